@@ -1,0 +1,206 @@
+"""A method that the PEFT library implements: attach, save, load strictly, merge with a check.
+
+PEFT itself only warns when an adapter's keys do not match, follows the backbone's dtype in places, and reaches
+into a vision tower; `PeftMethod` refuses, keeps adapters in FP32, and stays in the text model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file
+from torch import nn
+
+from dypam.config import ConfigError
+from dypam.method import Method, RunContext
+
+NOT_TEXT = re.compile(r"(.*\.)?(vision_tower|vision_model|visual|audio_tower|multi_modal_projector)(\..*)?")
+"""Names of the modules of a multimodal checkpoint that no text ever passes through."""
+
+MERGE_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+"""Largest change of the logits by merging, relative to their largest absolute value, by the backbone's dtype."""
+
+WEIGHTS = "adapter_model.safetensors"
+
+
+class PeftMethod(Method):
+    """A method given by a PEFT configuration class and values for its fields.
+
+    Subclasses set `config_class`; `fields` are passed on as they are, PEFT's defaults fill the rest.  With
+    `seed_field`, `seeded=True` puts the run's seed into that field where PEFT has a fixed one.
+
+    Raises:
+        ConfigError: a field that the PEFT class does not have, or a value that it refuses.
+    """
+
+    config_class: ClassVar[type[PeftConfig]]
+    seed_field: ClassVar[str | None] = None
+    mergeable = True
+    everywhere = False
+    """Adapt a vision tower too, where it is inert for text: only published counts need it."""
+
+    def __init__(
+        self,
+        name: str,
+        label: str | None = None,
+        *,
+        target_modules: str | list[str] | None = "all-linear",
+        seeded: bool = False,
+        **fields: Any,
+    ) -> None:
+        super().__init__(name, label)
+        known = {field.name for field in dataclasses.fields(self.config_class) if field.init}
+        for field in sorted(set(fields) - known):
+            raise ConfigError(
+                f"method.{field}: unknown to {self.config_class.__name__}; remove it or use one of {sorted(known)}."
+            )
+        if seeded and self.seed_field is None:
+            raise ConfigError(f"method.seeded=true: {name} has no fixed seed of its own; remove the key.")
+        self.target_modules = (
+            list(target_modules) if isinstance(target_modules, (list, tuple)) else target_modules
+        )
+        self.seeded = seeded
+        self.fields = fields
+
+    def targets(self, model: nn.Module) -> str | list[str] | None:
+        """Return PEFT's `target_modules` for this backbone; full names where it is more than a text model."""
+        wanted = self.target_modules
+        if (
+            self.everywhere
+            or wanted is None
+            or not any(NOT_TEXT.fullmatch(n) for n, _ in model.named_modules())
+        ):
+            return wanted
+        return [name for name, module in model.named_modules() if self._is_target(model, name, module)]
+
+    def _is_target(self, model: nn.Module, name: str, module: nn.Module) -> bool:
+        if NOT_TEXT.fullmatch(name):
+            return False
+        if self.target_modules == "all-linear":
+            return isinstance(module, nn.Linear) and module is not model.get_output_embeddings()
+        if isinstance(self.target_modules, str):
+            return re.fullmatch(self.target_modules, name) is not None
+        return any(name == suffix or name.endswith(f".{suffix}") for suffix in self.target_modules or ())
+
+    def config(self, model: nn.Module, run: RunContext) -> PeftConfig:
+        """Return the PEFT configuration for this backbone and run."""
+        fields = dict(self.fields)
+        if self.seeded and self.seed_field:
+            fields[self.seed_field] = run.seed
+        try:
+            return self.config_class(task_type="CAUSAL_LM", target_modules=self.targets(model), **fields)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"method {self.name}: PEFT refuses the configuration: {error}") from error
+
+    def prepare(self, model: nn.Module) -> None:
+        """Change the adapted model in place, after creation and after loading alike (dtypes, hooks)."""
+
+    def attach(self, model: nn.Module, run: RunContext) -> nn.Module:
+        """Return `model` wrapped by PEFT, its adapters initialised from the run's seed alone."""
+        return self._adapt(model, self.config(model, run), run.seed)
+
+    def save(self, model: nn.Module, directory: Path) -> None:
+        """Write the adapter in PEFT's own format (`PeftModel.from_pretrained` reads it)."""
+        _peft(model).save_pretrained(str(directory), save_embedding_layers=False)
+
+    def load(self, model: nn.Module, directory: Path) -> nn.Module:
+        """Attach a saved adapter to a bare backbone.
+
+        Raises:
+            ConfigError: another method's adapter, or keys or shapes that do not fit this backbone.
+        """
+        config = PeftConfig.from_pretrained(str(directory))
+        if not isinstance(config, self.config_class):
+            raise ConfigError(
+                f"{directory}: holds a {config.peft_type} adapter, not one of method {self.name}; "
+                "load it with the method that wrote it."
+            )
+        config.inference_mode = True
+        adapted = self._adapt(model, config, seed=0)
+        saved = load_file(str(directory / WEIGHTS))
+        check_match(saved, get_peft_model_state_dict(adapted, save_embedding_layers=False), directory)
+        result = set_peft_model_state_dict(adapted, saved)
+        if result.unexpected_keys:
+            raise ConfigError(
+                f"{directory}: unexpected weights {result.unexpected_keys[:3]}; the file is damaged."
+            )
+        return adapted
+
+    def merge(self, model: nn.Module) -> nn.Module:
+        """Fold the adapter into the backbone and return the bare backbone.
+
+        Raises:
+            ConfigError: the logits of a probe change by more than `MERGE_TOLERANCE`.
+        """
+        if not self.mergeable:
+            return super().merge(model)
+        before = probe_logits(model)
+        merged = _peft(model).merge_and_unload(safe_merge=True)
+        after = probe_logits(merged)
+        change = ((after - before).abs().max() / before.abs().max()).item()
+        limit = MERGE_TOLERANCE[next(merged.parameters()).dtype]
+        if not change <= limit:
+            raise ConfigError(
+                f"method {self.name}: merging changes the logits by {change:.2g} of their maximum, more than "
+                f"{limit:g}; set decode.merge=false."
+            )
+        return merged
+
+    def _adapt(self, model: nn.Module, config: PeftConfig, seed: int) -> PeftModel:
+        device = next(model.parameters()).device
+        with _seeded(seed, device):
+            try:
+                adapted = get_peft_model(model, config, autocast_adapter_dtype=True)
+            except ValueError as error:
+                raise ConfigError(f"method {self.name}: does not fit this backbone: {error}") from error
+            self.prepare(adapted)
+        return adapted
+
+
+def check_match(saved: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], source: Path) -> None:
+    """Raise `ConfigError` unless both have the same keys with the same shapes."""
+    missing, unexpected = sorted(wanted.keys() - saved.keys()), sorted(saved.keys() - wanted.keys())
+    shapes = [key for key in wanted.keys() & saved.keys() if wanted[key].shape != saved[key].shape]
+    for problem, keys in (("lacks", missing), ("has unknown", unexpected), ("has other shapes of", shapes)):
+        if keys:
+            raise ConfigError(
+                f"{source}: the adapter {problem} {len(keys)} weights that this backbone's would have "
+                f"({keys[0]}, …); load it on the backbone that it was trained on."
+            )
+
+
+@torch.no_grad()
+def probe_logits(model: nn.Module) -> torch.Tensor:
+    """Return FP32 logits [1, 16, vocabulary] of a fixed token sequence in evaluation mode."""
+    device = next(model.parameters()).device
+    tokens = (torch.arange(16, device=device)[None] * 7 + 3) % model.config.vocab_size
+    was_training = model.training
+    model.eval()
+    logits = model(input_ids=tokens, use_cache=False).logits.float()
+    model.train(was_training)
+    return logits
+
+
+def _peft(model: nn.Module) -> PeftModel:
+    if not isinstance(model, PeftModel):
+        raise TypeError(f"expected a PeftModel, got {type(model).__name__}")
+    return model
+
+
+@contextlib.contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed inside, leave the global generators as they were; on the meta device create everything there."""
+    cuda = [device] if device.type == "cuda" else []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=cuda))
+        if device.type == "meta":
+            stack.enter_context(torch.device("meta"))
+        torch.manual_seed(seed)
+        yield
