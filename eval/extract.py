@@ -8,9 +8,9 @@ with it.  `strict` reads what the response states as its answer.  Both are kept 
     letter: the first ``A|B|C|D|E`` anywhere, in words too.
     labels: the first label, case-sensitive, inside words too; every answerN set is read with answer1–answer5.
 `strict`
-    The response ends where it starts a new prompt (``### Instruction``).  The answer is what follows the last
-    cue ("answer is", "Answer:", ``####``, ``\\boxed{``) that has an answer after it.  Without one it is the last
-    number of the response, or the only letter or label in it (two different ones are no answer).
+    The response ends where it starts a new prompt (``### Instruction``).  The answer is what follows
+    the last cue ("answer is", "Answer:", ``####``, ``\\boxed{``) that has an answer after it.  Without one it is
+    the last number of the response, or the only letter or label in it (two different ones are no answer).
     number: 1,234.5  .5  1.5e3  1.5 × 10^3  3/4  2 1/2  \\frac{3}{4}  -$5  15.  15%; a minus between two
     operands is a subtraction and not a sign; a stated sum counts only by what stands after its last ``=``;
     digits inside words (x2, answer1) are no numbers.
@@ -63,7 +63,7 @@ class Protocol:
 
 
 def extract(protocol: str, answer_format: str, text: str) -> Answer:
-    """Return the answer that `text` gives under a protocol: a number, a label, or None where there is none."""
+    """Return the answer that `text` gives under a protocol: a number, a label, or None if it gives none."""
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol {protocol!r} is unknown; use one of {', '.join(PROTOCOLS)}.")
     return PROTOCOLS[protocol].extractor(answer_format)(text)
@@ -88,7 +88,7 @@ def agrees(predicted: Answer, expected: str | float) -> bool:
 def judge(
     protocol: str, answer_format: str, responses: Sequence[str], expected: Sequence[str | float]
 ) -> np.ndarray:
-    """Return one bool per response; equal responses are read once (short answers repeat thousands of times)."""
+    """Return one bool per response; equal responses are read once (short answers repeat by thousands)."""
     read = PROTOCOLS[protocol].extractor(answer_format)
     seen: dict[str, Answer] = {}
     right = np.zeros(len(responses), dtype=bool)
@@ -195,10 +195,8 @@ def _strict_number(text: str) -> float | None:
     for end in _cues(text):
         if found := _NUMBER.search(text, end):
             return _stated(text, found)
-    last = None
-    for last in _NUMBER.finditer(text):
-        pass
-    return _value(last) if last else None
+    numbers = list(_NUMBER.finditer(text))
+    return _value(numbers[-1]) if numbers else None
 
 
 def _letter(found: re.Match[str]) -> str:
