@@ -79,6 +79,10 @@ class Method(ABC):
         """Return the optimizer's parameter groups; one group of all trainable parameters by default."""
         return [{"params": [p for p in model.parameters() if p.requires_grad]}]
 
+    def penalty(self, model: nn.Module) -> torch.Tensor | None:
+        """Return a differentiable scalar to add to the training loss (once per global batch), or None."""
+        return None
+
     def before_step(self, model: nn.Module, step: StepView) -> None:
         """Run after the last backward of an accumulation window, before clipping and the optimizer."""
 

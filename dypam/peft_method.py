@@ -1,7 +1,7 @@
 """A method that the PEFT library implements: attach, save, load strictly, merge with a check.
 
-PEFT itself only warns when an adapter's keys do not match, follows the backbone's dtype in places, and reaches
-into a vision tower; `PeftMethod` refuses, keeps adapters in FP32, and stays in the text model.
+PEFT itself only warns when an adapter's keys do not match, follows the backbone's dtype in places, and
+reaches into a vision tower; `PeftMethod` refuses, keeps adapters in FP32, and stays in the text model.
 """
 
 from __future__ import annotations
