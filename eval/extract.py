@@ -9,8 +9,8 @@ with it.  `strict` reads what the response states as its answer.  Both are kept 
     labels: the first label, case-sensitive, inside words too; every answerN set is read with answer1–answer5.
 `strict`
     The response ends where it starts a new prompt (``### Instruction``).  The answer is what follows
-    the last cue ("answer is", "Answer:", ``####``, ``\\boxed{``) that has an answer after it.  Without one it is
-    the last number of the response, or the only letter or label in it (two different ones are no answer).
+    the last cue ("answer is", "Answer:", ``####``, ``\\boxed{``) that has an answer after it.  Without one
+    it is the last number of the response, or its only letter or label (two different ones are no answer).
     number: 1,234.5  .5  1.5e3  1.5 × 10^3  3/4  2 1/2  \\frac{3}{4}  -$5  15.  15%; a minus between two
     operands is a subtraction and not a sign; a stated sum counts only by what stands after its last ``=``;
     digits inside words (x2, answer1) are no numbers.
@@ -29,21 +29,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data.examples import LABELS
+
 Answer = str | float | None
 Extractor = Callable[[str], Answer]
 
 TOLERANCE = 1e-3
-FORMATS: dict[str, tuple[str, ...]] = {
-    "number": (),
-    "letter5": ("A", "B", "C", "D", "E"),
-    "boolean": ("true", "false"),
-    "solution2": ("solution1", "solution2"),
-    "answer3": ("answer1", "answer2", "answer3"),
-    "answer4": ("answer1", "answer2", "answer3", "answer4"),
-    "answer5": ("answer1", "answer2", "answer3", "answer4", "answer5"),
-    "ending4": ("ending1", "ending2", "ending3", "ending4"),
-    "option2": ("option1", "option2"),
-}
+FORMATS: dict[str, tuple[str, ...]] = {"number": (), **LABELS}
 """Answer formats: the labels of each; none for numbers."""
 
 

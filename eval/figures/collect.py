@@ -1,0 +1,156 @@
+"""Collect attention activations of a backbone: the torch half of Figures 1, 7 and 8.
+
+The activation of dimension j of head h is the L2 norm over tokens of the query (key, value) states divided
+by the root of their number, √(mean_t x_thj²): the mean L2 norm per dimension and head, whatever the length.
+A leading BOS token is left out: it is an attention sink with activations of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import nn
+
+from dypam.config import ConfigError
+
+OTHER = "other"
+_FUSED = "query_key_value"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Texts and the pattern that finds each token class in them."""
+
+    texts: list[str]
+    classes: dict[str, re.Pattern[str]]
+
+    @classmethod
+    def read(cls, path: Path | None = None) -> Corpus:
+        """Read a corpus file; by default the project's own."""
+        raw = yaml.safe_load((path or Path(__file__).with_name("corpus.yaml")).read_text("utf-8"))
+        words = {
+            name: re.compile(rf"\b(?:{'|'.join(map(re.escape, w))})\b") for name, w in raw["classes"].items()
+        }
+        return cls(raw["texts"], {**words, "punctuation": re.compile(raw["punctuation"])})
+
+    def label(self, text: str, spans: list[tuple[int, int]]) -> list[str]:
+        """Return each token's class from its character span; a token belongs where any of its letters do."""
+        labels = [OTHER] * len(spans)
+        for name, pattern in self.classes.items():
+            for match in pattern.finditer(text):
+                for i, (start, end) in enumerate(spans):
+                    if labels[i] == OTHER and start < match.end() and end > match.start():
+                        labels[i] = name
+        return labels
+
+
+def position_kind(config: Any) -> str:
+    """Return how a model knows positions, from its Transformers config: rope, alibi or learned."""
+    if config.model_type == "bloom":
+        return "alibi"
+    if config.model_type in {"opt", "gpt2"}:
+        return "learned"
+    return "rope"
+
+
+@torch.inference_mode()
+def activations(model: nn.Module, tokenizer: Any, corpus: Corpus | None = None) -> dict[str, np.ndarray]:
+    """Return the mean L2 norms of a model's attention states on a corpus, in float32.
+
+    Keys `q`, `k`, `v`: [classes + 1, layers, heads, d_h], the first entry over all tokens, then one for each
+    class of `classes`; `counts`: tokens of each entry.  States are those that enter the rotation: after the
+    per-head norm where a family has one (Qwen3, Gemma 3).
+    """
+    corpus = corpus or Corpus.read()
+    names = ["all", *corpus.classes]
+    device = next(model.parameters()).device
+    sums: dict[str, np.ndarray] = {}
+    counts = np.zeros(len(names), dtype=np.int64)
+    with _states(model) as seen:
+        for text in corpus.texts:
+            encoded = tokenizer(text, return_offsets_mapping=True)
+            spans = [tuple(span) for span in encoded["offset_mapping"]]
+            member = _membership(corpus, text, spans, names)
+            ids = torch.tensor([encoded["input_ids"]], device=device)
+            model(input_ids=ids, attention_mask=torch.ones_like(ids))
+            counts += member.sum(1)
+            for part, layers in seen.items():
+                square = np.stack(layers).astype(np.float64) ** 2
+                add = np.einsum("ct,lthd->clhd", member.astype(np.float64), square)
+                sums[part] = sums.get(part, 0.0) + add
+                layers.clear()
+    norms = {part: np.sqrt(total / counts[:, None, None, None].clip(1)) for part, total in sums.items()}
+    return {
+        **{part: value.astype(np.float32) for part, value in norms.items()},
+        "counts": counts,
+        "classes": np.array(names[1:]),
+    }
+
+
+def _membership(corpus: Corpus, text: str, spans: list[tuple[int, int]], names: list[str]) -> np.ndarray:
+    """Return a boolean [classes + 1, tokens]; tokens without text (BOS) are in none of them."""
+    labels = np.array(corpus.label(text, spans))
+    real = np.array([end > start for start, end in spans])
+    return np.stack([real if name == "all" else real & (labels == name) for name in names])
+
+
+@contextmanager
+def _states(model: nn.Module) -> Iterator[dict[str, list[np.ndarray]]]:
+    """Record, for each forward, every layer's q, k, v as [tokens, heads, d_h] (batch of one)."""
+    config = model.config
+    heads = config.num_attention_heads
+    shape = {
+        "q": heads,
+        "k": getattr(config, "num_key_value_heads", None) or heads,
+        "v": getattr(config, "num_key_value_heads", None) or heads,
+    }
+    d = getattr(config, "head_dim", None) or config.hidden_size // heads
+    seen: dict[str, list[np.ndarray]] = {part: [] for part in shape}
+    handles = []
+    for module in model.modules():
+        if hasattr(module, _FUSED):
+            handles.append(getattr(module, _FUSED).register_forward_hook(_fused_hook(seen, heads, d)))
+        elif all(hasattr(module, f"{part}_proj") for part in shape):
+            for part, count in shape.items():
+                norm = getattr(module, f"{part}_norm", None)
+                hook = _hook(seen[part], count, d, norm)
+                handles.append(getattr(module, f"{part}_proj").register_forward_hook(hook))
+    if not handles:
+        raise ConfigError(
+            f"backbone of type {type(model).__name__} has neither q_proj, k_proj, v_proj nor {_FUSED}: "
+            "choose another backbone for activation figures."
+        )
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _hook(into: list[np.ndarray], heads: int, d: int, norm: nn.Module | None) -> Callable[..., None]:
+    """Return a hook that keeps one projection's output, through the per-head norm where there is one."""
+
+    def keep(_: nn.Module, __: Any, output: torch.Tensor) -> None:
+        states = output.reshape(-1, heads, d)
+        into.append((norm(states) if norm else states).float().cpu().numpy())
+
+    return keep
+
+
+def _fused_hook(seen: dict[str, list[np.ndarray]], heads: int, d: int) -> Callable[..., None]:
+    """Return a hook that splits BLOOM's fused projection, [tokens, heads, (q, k, v), d_h]."""
+
+    def keep(_: nn.Module, __: Any, output: torch.Tensor) -> None:
+        states = output.reshape(-1, heads, 3, d).float().cpu().numpy()
+        for i, part in enumerate(seen):
+            seen[part].append(states[:, :, i])
+
+    return keep

@@ -1,0 +1,68 @@
+"""A made-up suite and prediction files for it, without any model."""
+
+import json
+
+from data import examples
+from dypam.config import Suite, TestSet
+from eval import extract, score
+
+
+def source(*, files, name, count, answer):
+    """Examples `name/0`…; the answer of number i is i, of a label format its labels in turn."""
+    labels = extract.FORMATS[answer]
+    return examples.to_dataset(
+        {
+            "id": f"{name}/{index}",
+            "prompt": examples.prompt(f"{name}: question {index}?"),
+            "response": "",
+            "answer": labels[index % len(labels)] if labels else str(index),
+        }
+        for index in range(count)
+    )
+
+
+def testset(name, count, answer="number", chance=0.0, **more):
+    given = {"_target_": "tests.eval.toy.source", "name": name, "count": count, "answer": answer}
+    return TestSet(name, name.upper(), given, answer, count, chance, **more)
+
+
+testset.__test__ = False
+
+
+def suite():
+    tests = [testset("sums", 8), testset("picks", 10, "letter5", 0.2, contaminated="2 of 10 questions")]
+    return Suite("toy", "Toy", {}, {t.name: t for t in tests})
+
+
+def prediction(row, response, adapter):
+    return {
+        "id": row["id"],
+        "prompt": row["prompt"],
+        "response": response,
+        "n_tokens": 3,
+        "prompt_digest": examples.digest(row["prompt"]),
+        "target_digest": examples.digest(row["answer"]),
+        "adapter_digest": adapter,
+    }
+
+
+def predict(run_dir, given, right, adapter=score.NO_ADAPTER):
+    """Write prediction files with the first `right[name]` answers right; return the rows by test set."""
+    written = {}
+    (run_dir / "predictions").mkdir(parents=True, exist_ok=True)
+    if adapter != score.NO_ADAPTER:
+        (run_dir / "adapter").mkdir(exist_ok=True)
+        (run_dir / "adapter" / "backbone.json").write_text(json.dumps({"adapter_digest": adapter}))
+    for name, test in given.tests.items():
+        rows = [
+            prediction(row, f"The answer is {row['answer'] if index < right[name] else 'unknown'}", adapter)
+            for index, row in enumerate(examples.load(test.source, None))
+        ]
+        write(run_dir, name, rows)
+        written[name] = rows
+    return written
+
+
+def write(run_dir, name, rows):
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (run_dir / "predictions" / f"{name}.jsonl").write_text(lines)
