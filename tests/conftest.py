@@ -30,7 +30,7 @@ def tokenizer():
 
 @pytest.fixture(scope="session")
 def tiny_backbone_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return `tiny_backbone_dir(family, seed=0)`: a directory with a loadable model and tokenizer, made once."""
+    """Return `tiny_backbone_dir(family, seed=0)`: a loadable directory of model and tokenizer, made once."""
     made: dict[tuple, Path] = {}
 
     def directory(family: str = "llama", *, seed: int = 0, **changes) -> Path:

@@ -1,4 +1,4 @@
-"""Tiny random models of every family, a byte tokenizer, and loadable directories of both; nothing is downloaded."""
+"""Tiny random models of every family, a byte tokenizer, loadable directories; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SPECIFIC: dict[str, dict[str, Any]] = {
 
 
 def tiny_config(family: str, **changes: Any) -> Any:
-    """Return the Transformers config: 2 layers, 4 query and 2 key heads of 16, one sliding layer for Gemma."""
+    """Return the Transformers config: 2 layers, 4 query and 2 key heads of 16, Gemma with a sliding layer."""
     if family == "gemma3":
         text = tiny_config("gemma3_text", **changes).to_dict()
         return transformers.Gemma3Config(
@@ -104,7 +104,7 @@ def _cast(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """Return a byte-level tokenizer: `<pad>`, `<eos>`, `<bos>`, then one token a byte; it adds no specials."""
+    """Return a byte-level tokenizer: `<pad>`, `<eos>`, `<bos>`, one token a byte; it adds no specials."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate((*SPECIAL, *alphabet))}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
