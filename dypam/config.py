@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+IDENTITY = ("backbone", "method", "suite", "prompt", "train", "decode", "seed")
+"""What two runs must share to share a directory."""
+
 
 class ConfigError(ValueError):
     """Bad input: one sentence that names the field, its value and the fix.  Scripts exit with code 2."""
@@ -138,10 +141,25 @@ class RunConfig:
 
     @classmethod
     def from_resolved(cls, resolved: dict[str, Any]) -> RunConfig:
-        """Build from a resolved plain dict; raise `ConfigError` on a wrong key, type, value or combination."""
-        raise NotImplementedError
+        """Build from a resolved plain dict; `ConfigError` on a wrong key, type, value or combination."""
+        from dypam import validate
+
+        return validate.run_config(resolved)
 
     def identity(self) -> dict[str, Any]:
         """Return the nested dict that two runs must share to share a directory."""
         whole = asdict(self)
-        return {key: whole[key] for key in ("backbone", "method", "suite", "prompt", "train", "decode", "seed")}
+        return {key: whole[key] for key in IDENTITY}
+
+
+def differences(recorded: dict[str, Any], asked: dict[str, Any], prefix: str = "") -> list[str]:
+    """Return one phrase per dotted key whose values differ between two identities."""
+    phrases: list[str] = []
+    for key in dict.fromkeys([*recorded, *asked]):
+        old, new, name = recorded.get(key), asked.get(key), f"{prefix}{key}"
+        if isinstance(old, dict) and isinstance(new, dict):
+            phrases += differences(old, new, f"{name}.")
+        elif old != new or (key in recorded) != (key in asked):
+            there, here = (repr(d[key]) if key in d else "absent" for d in (recorded, asked))
+            phrases.append(f"{name} is {there} there, {here} here")
+    return phrases
