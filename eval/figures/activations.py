@@ -102,7 +102,8 @@ def _classes_by_layer(axes: Axes, data: Activations, part: str) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.25 * (high - low))
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    axes.legend(ncols=4, loc="upper left", columnspacing=0.8, borderaxespad=0, handletextpad=0.3)
+    legend = axes.legend(ncols=4, loc="upper left", columnspacing=0.8, borderaxespad=0, handletextpad=0.3)
+    legend.set_in_layout(False)
 
 
 @style.styled
