@@ -31,7 +31,10 @@ def test_counts_of_both_protocols(run_dir):
     toy.predict(run_dir, toy.suite(), RIGHT, adapter="abc")
     scores = score.score_run(run_dir, toy.suite(), None)
     counts = scores["protocols"]["strict"]
-    assert {name: (row["n"], row["correct"]) for name, row in counts.items()} == {"sums": (8, 3), "picks": (10, 6)}
+    assert {name: (row["n"], row["correct"]) for name, row in counts.items()} == {
+        "sums": (8, 3),
+        "picks": (10, 6),
+    }
     assert score.unpack(counts["sums"]["bits"], 8).tolist() == [True] * 3 + [False] * 5
     assert json.loads((run_dir / "scores.json").read_text()) == scores
     assert set(scores["protocols"]) == {"paper", "strict"}
@@ -72,7 +75,10 @@ def test_torn_scores_are_made_again(run_dir, torn):
         (lambda rows: rows[2].update(prompt="?"), "foreign row 'sums/2' (line 3) has another prompt"),
         (lambda rows: rows[2].update(prompt_digest="?"), "'sums/2' (line 3) has another prompt"),
         (lambda rows: rows[2].update(target_digest="?"), "'sums/2' (line 3) has another answer"),
-        (lambda rows: rows[2].update(adapter_digest="x"), "'sums/2' (line 3) has adapter 'x' instead of 'none'"),
+        (
+            lambda rows: rows[2].update(adapter_digest="x"),
+            "'sums/2' (line 3) has adapter 'x' instead of 'none'",
+        ),
         (lambda rows: rows[2].pop("response") and None, "'sums/2' (line 3) has no response"),
     ],
 )
@@ -99,7 +105,7 @@ def test_all_test_sets_are_reported_together(run_dir):
 
 
 def test_wrong_number_of_examples_is_an_error():
-    test = toy.testset("sums", 8)
+    test = toy.make_set("sums", 8)
     test.rows = 9
     with pytest.raises(score.ScoreError, match="8 examples where `rows` says 9"):
         score.expected(test, None)

@@ -21,16 +21,13 @@ def source(*, files, name, count, answer):
     )
 
 
-def testset(name, count, answer="number", chance=0.0, **more):
+def make_set(name, count, answer="number", chance=0.0, **more):
     given = {"_target_": "tests.eval.toy.source", "name": name, "count": count, "answer": answer}
     return TestSet(name, name.upper(), given, answer, count, chance, **more)
 
 
-testset.__test__ = False
-
-
 def suite():
-    tests = [testset("sums", 8), testset("picks", 10, "letter5", 0.2, contaminated="2 of 10 questions")]
+    tests = [make_set("sums", 8), make_set("picks", 10, "letter5", 0.2, contaminated="2 of 10 questions")]
     return Suite("toy", "Toy", {}, {t.name: t for t in tests})
 
 
