@@ -82,7 +82,7 @@ def choose(count: int, limit: int | None, seed: int) -> list[int]:
 
 
 def load(source: Mapping[str, Any], files: Files) -> Dataset:
-    """Call the source named by a suite's `train` or a test set's `source`; a `DataError` comes out unwrapped."""
+    """Call the source named by a suite's `train` or a test set's `source`; `DataError` stays unwrapped."""
     from hydra.utils import instantiate
 
     return instantiate(dict(source), _partial_=True)(files=files)

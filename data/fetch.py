@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 ATTEMPTS = 3
 TIMEOUT = (10, 60)
-CHUNK = 1 << 16
+CHUNK = 1 << 13
 
 
 class DataError(ValueError):
