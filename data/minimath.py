@@ -1,9 +1,9 @@
 """The embedded suite: generated one-step word problems with worked answers in four answer formats.
 
 A problem is an operation on two small numbers told as a story.  About three in ten contents (operation and
-numbers, without regard to their order in sums and products) are held out: training draws from the others, test
-sets from the held-out ones, each content once a set.  The border is a hash of the content, so no choice of seeds
-or sizes mixes them.  Labels are balanced.  The formats are those of LLM-Adapters' files.
+numbers, without regard to their order in sums and products) are held out: training draws from the others,
+test sets from the held-out ones, each content once a set.  The border is a hash of the content, so no choice
+of seeds or sizes mixes them.  Labels are balanced.  The formats are those of LLM-Adapters' files.
 """
 
 from __future__ import annotations
@@ -97,12 +97,13 @@ def shared(tests: Dataset, training: Dataset) -> list[str]:
     Contents are read from the worked answers and compared without regard to the order of numbers in sums and
     products.
     """
-    seen = {_told(text) for text in training["response"]} | set(training["prompt"])
+    seen = {told(text) for text in training["response"]} | set(training["prompt"])
     rows = zip(tests["id"], tests["prompt"], tests["response"], strict=True)
-    return [name for name, text, response in rows if text in seen or _told(response) in seen]
+    return [name for name, text, response in rows if text in seen or told(response) in seen]
 
 
-def _told(response: str) -> Content:
+def told(response: str) -> Content:
+    """Read the content off a worked answer, the smaller number first in sums and products."""
     found = re.match(r"(\d+) ([-+*]) (\d+) = ", response)
     if found is None:
         raise DataError(f"No working in {response!r}; only minimath's own examples can be compared.")
