@@ -61,7 +61,7 @@ def _reason(error: Exception | None) -> str | None:
 
 
 class Checkpoints:
-    """The checkpoints of one run, of which the newest `keep` are kept.
+    """The checkpoints of one run, of which the newest `keep` up to the one just saved are kept.
 
     Every process has one: process 0 holds the lease and does all that concerns the whole, the others
     (`lease=None`) write only their own files.  With several processes, `share` returns process 0's value on
@@ -132,7 +132,8 @@ class Checkpoints:
             files.write_json(tmp / MANIFEST, {"step": step, "files": digests})
             events.reach("checkpoint.before_rename")
             files.replace_directory(tmp, final, self.lease.guard)
-            for path in self._all()[: -self.keep]:
+            older = [path for path in self._all() if int(path.name[5:]) <= step]
+            for path in set(self._all()) - set(older[-self.keep :]):
                 files.remove_directory(path, self.lease.guard)
         except (OSError, files.FileError) as error:
             self.lease.check()

@@ -17,7 +17,6 @@ import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from dypam import events
 
 Guard = Callable[[], AbstractContextManager[Any]]
 TEMPORARY, OLD = ".tmp-", ".old-"
-_numbers = count()
 
 
 class FileError(RuntimeError):
@@ -42,7 +40,7 @@ def _reporting(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        fix = "check that the directory exists and can be written"
+        fix = "check that the path can be written"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             fix = "free disk space or raise the quota; the same command then goes on"
         raise FileError(f"{path} cannot be written ({error.strerror}): {fix}.") from error
@@ -74,16 +72,19 @@ def _sync_directory(directory: Path) -> None:
 
 def temporary(path: Path) -> Path:
     """Return an unused name beside `path` that tells which process made it."""
-    return path.with_name(f"{TEMPORARY}{path.name}-{next(_numbers)}-{os.getpid()}@{socket.gethostname()}")
+    return path.with_name(
+        f"{TEMPORARY}{path.name}-{os.urandom(4).hex()}-{os.getpid()}@{socket.gethostname()}"
+    )
 
 
 def write_atomic(path: Path, content: bytes | str, guard: Guard | None = None) -> None:
     """Replace `path` by `content`: written aside, synced, renamed, the directory synced.
 
-    Raises `FileError`, with the old content still in place, if the disk is full or the directory is missing.
+    Raises `FileError`, with the old content still in place, if the disk is full or the path is no good.
     """
     data = content.encode() if isinstance(content, str) else content
     with _enter(guard), _reporting(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         aside = temporary(path)
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
@@ -137,6 +138,7 @@ def append_lines(path: Path, rows: Iterable[Mapping[str, Any]], guard: Guard | N
     """
     content = "".join(json.dumps(as_json(row), ensure_ascii=False) + "\n" for row in rows).encode()
     with _enter(guard), _reporting(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             length = os.fstat(descriptor).st_size

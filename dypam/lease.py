@@ -10,7 +10,6 @@ after `ttl` seconds without renewal.
 from __future__ import annotations
 
 import atexit
-import fcntl
 import os
 import signal
 import socket
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dypam.files import FileError, read_json, write_json
+from dypam.lock import FileLock
 
 EXIT_CODE = 75
 """With this code a worker ends that has lost its lease."""
@@ -82,31 +82,16 @@ def _end_process(message: str) -> None:
     os._exit(EXIT_CODE)
 
 
-def _try_lock(path: Path, blocking: bool) -> int | None:
-    """Return a descriptor that holds the lock of `path` (made if missing), or None if another has it."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if blocking else fcntl.LOCK_NB))
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                    return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
 class Lease:
     """The right to write into one run directory; make it with `acquire`."""
 
-    def __init__(self, run_dir: Path, holder: Holder, ttl: float, on_lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, run_dir: Path, holder: Holder, ttl: float, lock: FileLock, on_lost: Callable[[str], None]
+    ) -> None:
         self.run_dir = run_dir
         self.holder = holder
         self.ttl = ttl
+        self._lock = lock
         self._on_lost = on_lost
         self._mutex = threading.RLock()
         self._depth = 0
@@ -131,13 +116,17 @@ class Lease:
         run_dir = Path(run_dir).absolute()
         run_dir.mkdir(parents=True, exist_ok=True)
         _refuse_if_held(run_dir)
-        descriptor = _lock_within(run_dir, min(ttl, 10.0) if wait is None else wait)
+        lock = FileLock(run_dir / "lease.lock")
+        if not lock.take(min(ttl, 10.0) if wait is None else wait):
+            raise _stands_still(run_dir)
         try:
             token = _refuse_if_held(run_dir) + 1
-            lease = cls(run_dir, _myself(token), ttl, on_lost)
+            lease = cls(run_dir, _myself(token), ttl, lock, on_lost)
             lease._write()
-        finally:
-            os.close(descriptor)
+        except BaseException:
+            lock.close()
+            raise
+        lock.free()
         lease._start()
         return lease
 
@@ -152,7 +141,7 @@ class Lease:
             try:
                 self.renew()
             except LeaseLost as lost:
-                return self._on_lost(str(lost))
+                return None if self._stop.is_set() else self._on_lost(str(lost))
             except (FileError, OSError):
                 continue
 
@@ -191,30 +180,24 @@ class Lease:
         if os.getpid() != self.holder.pid:
             self.check()
         with self._mutex:
-            descriptor = None if self._depth else self._lock()
             self._depth += 1
             try:
+                if self._depth == 1:
+                    self._take_lock()
                 yield
-                if descriptor is not None and time.monotonic() - self._renewed > self.ttl / 4:
+                if self._depth == 1 and time.monotonic() - self._renewed > self.ttl / 4:
                     self._write()
             finally:
                 self._depth -= 1
-                if descriptor is not None:
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
-                    os.close(descriptor)
+                if self._depth == 0:
+                    self._lock.free()
 
-    def _lock(self) -> int:
+    def _take_lock(self) -> None:
         try:
-            descriptor = _try_lock(self.run_dir / "lease.lock", blocking=True)
+            self._lock.take()
         except FileNotFoundError as error:
             raise LeaseLost(f"{self.run_dir}: the run directory was removed; this worker ends.") from error
-        assert descriptor is not None
-        try:
-            self.check()
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
+        self.check()
 
     def renew(self) -> None:
         """Tell other workers that this one is alive; raises `LeaseLost`."""
@@ -228,6 +211,8 @@ class Lease:
         with suppress(LeaseLost, FileError, OSError), self.guard():
             self._write(released=True)
         self._stop.set()
+        with self._mutex:
+            self._lock.close()
         atexit.unregister(self.release)
 
     def __enter__(self) -> Lease:
@@ -266,16 +251,9 @@ def _refuse_if_held(run_dir: Path) -> int:
     return holder.token
 
 
-def _lock_within(run_dir: Path, wait: float) -> int:
-    """Return the descriptor of the run's lock, or raise `LeaseHeld` after `wait` seconds."""
-    end = time.monotonic() + wait
-    while (descriptor := _try_lock(run_dir / "lease.lock", blocking=False)) is None:
-        if time.monotonic() > end:
-            state = _read(run_dir)
-            holder = _holder(state) if state else "another process"
-            raise LeaseHeld(
-                f"{run_dir} is locked by {holder}, which stands still in the middle of a write: "
-                "end that process (kill -9) and start again."
-            )
-        time.sleep(min(0.05, wait / 10))
-    return descriptor
+def _stands_still(run_dir: Path) -> LeaseHeld:
+    state = _read(run_dir)
+    return LeaseHeld(
+        f"{run_dir} is locked by {_holder(state) if state else 'another process'}, which stands still in the "
+        "middle of a write: end that process (kill -9) and start again."
+    )

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -144,11 +144,12 @@ class Record:
                 yield
         except LeaseLost:
             raise
-        except (Preempted, KeyboardInterrupt):
-            self._end("preempted")
-            raise
         except BaseException as error:
-            self.fail(f"{type(error).__name__}: {error}")
+            with suppress(files.FileError):  # a full disk must not hide the reason
+                if isinstance(error, Preempted | KeyboardInterrupt):
+                    self._end("preempted")
+                else:
+                    self.fail(f"{type(error).__name__}: {error}")
             raise
         finally:
             if before is not None:

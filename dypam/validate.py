@@ -15,9 +15,12 @@ import types
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dypam.config import ConfigError, RunConfig
+
+if TYPE_CHECKING:
+    from dypam.method import Method
 
 # the formats that eval/extract.py reads
 ANSWERS = ("number", "letter5", "boolean", "solution2", "answer3", "answer4", "answer5", "ending4", "option2")
@@ -112,6 +115,9 @@ RULES: dict[str, Rule] = {
 def run_config(resolved: dict[str, Any]) -> RunConfig:
     """Return the typed configuration; raises `ConfigError`, one sentence with field, value and fix."""
     config: RunConfig = _build(RunConfig, resolved, "")
+    if "name" not in config.method:
+        raise ConfigError("method.name is missing; add it to the configuration.")
+    _convert(str, config.method["name"], "method.name")
     _check_combinations(config)
     return config
 
@@ -155,7 +161,9 @@ def _build(cls: type, value: Any, where: str) -> Any:
 def _convert(hint: Any, value: Any, name: str) -> Any:
     """Return `value` as the type `hint` says, checked against the rule of `name`."""
     if value == "???":
-        raise ConfigError(f"{name} is not set (???); give it on the command line or in its YAML file.")
+        raise ConfigError(f"{name} is ??? (not set); give it on the command line or in its YAML file.")
+    if hint is Any:
+        return _convert(dict[str, Any], value, name) if isinstance(value, dict) else value
     optional = isinstance(hint, types.UnionType)
     if optional:
         if value is None:
@@ -166,7 +174,7 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
     if origin is list and isinstance(value, list | tuple):
         value = [_convert(arguments[0], item, f"{name}[{place}]") for place, item in enumerate(value)]
-    elif origin is dict and isinstance(value, dict) and arguments[1] is not Any:
+    elif origin is dict and isinstance(value, dict):
         value = {str(key): _convert(arguments[1], item, _dotted(name, key)) for key, item in value.items()}
     elif origin is float and type(value) is int:
         value = float(value)
@@ -176,8 +184,6 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
         wanted = PLAIN.get(origin, "a list of numbers") + (" or null" if optional else "")
         raise ConfigError(f"{name} is {_show(value)}; give {wanted}.")
     _check_rule(name, value)
-    if name == "method":
-        _convert(str, value.get("name", "???"), "method.name")
     return value
 
 
@@ -212,13 +218,16 @@ def _check_combinations(config: RunConfig) -> None:
             )
 
 
-def check_targets(config: RunConfig) -> None:
-    """Check that every `_target_` exists and takes the arguments given, without building anything.
+def check_targets(config: RunConfig) -> Method:
+    """Check that every `_target_` exists and takes the arguments given; return the method, built.
 
     Loads no data and no model, but may import torch (a method's module does).  Raises `ConfigError`.
     """
     from dypam.method import Method
 
+    _check_call(config.suite.train, "suite.train", "files")
+    for name, test in config.suite.tests.items():
+        _check_call(test.source, f"suite.tests.{name}.source", "files")
     target = _check_call(config.method, "method")
     if not (isinstance(target, type) and issubclass(target, Method)):
         raise ConfigError(
@@ -229,9 +238,26 @@ def check_targets(config: RunConfig) -> None:
             f"decode.merge is true, but the method {config.method['name']} cannot be merged into the "
             "backbone; set decode.merge=false."
         )
-    _check_call(config.suite.train, "suite.train", "files")
-    for name, test in config.suite.tests.items():
-        _check_call(test.source, f"suite.tests.{name}.source", "files")
+    return _build_method(config.method)
+
+
+def _build_method(call: dict[str, Any]) -> Method:
+    """Return the method; a value that its constructor refuses is a `ConfigError`."""
+    from hydra.errors import InstantiationException
+    from hydra.utils import instantiate
+
+    try:
+        method: Method = instantiate(call, _convert_="all")
+    except InstantiationException as error:
+        if isinstance(error.__cause__, ConfigError):
+            raise error.__cause__ from None
+        reason = _first_line(error.__cause__ or error)
+        raise ConfigError(f"method {call['name']} refuses its arguments ({reason}); correct them.") from error
+    return method
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _locate(path: str, name: str) -> Any:
@@ -239,17 +265,15 @@ def _locate(path: str, name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(
-            f"{name}._target_ is {path!r}, which cannot be imported ({reason}); correct it."
-        ) from error
+        fault = f"cannot be imported ({_first_line(error)})"
+        raise ConfigError(f"{name}._target_ is {path!r}, which {fault}; correct it.") from error
 
 
 def _check_call(call: dict[str, Any], name: str, *extra: str) -> Any:
     """Return the object that `call` names, if it takes the arguments of `call` and `extra`."""
     target = _locate(call["_target_"], name)
     parameters = inspect.signature(target).parameters
-    given = [key for key in call if not key.startswith("_")] + list(extra)
+    given = [key for key in call if key != "_target_"] + list(extra)
     known = [key for key, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         for key in given:
