@@ -15,7 +15,7 @@ from peft import AdaLoraConfig, PeftConfig
 from torch import nn
 
 from dypam.method import RunContext, StepView
-from dypam.peft_method import PeftMethod
+from dypam.peft_method import ADAPTER, PeftMethod
 
 E = ".lora_E."
 
@@ -52,16 +52,12 @@ class AdaLoRA(PeftMethod):
     def penalty(self, model: nn.Module) -> torch.Tensor | None:
         """Return PEFT's orthogonal regularisation: its weight times the mean over A, B of ‖PPᵀ − I‖_F."""
         weight = _config(model).orth_reg_weight
-        factors = [
-            (name, p) for name, p in model.named_parameters() if ".lora_A." in name or ".lora_B." in name
-        ]
+        factors = [(name, p) for name, p in _adapters(model) if E not in name]
         if not weight or not factors:
             return None
         with torch.autocast(factors[0][1].device.type, enabled=False):
             grams = [p @ p.T if ".lora_A." in name else p.T @ p for name, p in factors]
-            norms = [
-                torch.linalg.matrix_norm(g - torch.eye(len(g), device=g.device, dtype=g.dtype)) for g in grams
-            ]
+            norms = [torch.linalg.matrix_norm(gram - torch.eye(len(gram)).to(gram)) for gram in grams]
             return weight * torch.stack(norms).mean()
 
     @torch.no_grad()
@@ -118,7 +114,7 @@ class AdaLoRA(PeftMethod):
         return self._importance, self._uncertainty
 
     def _choose(self, names: list[str], keep: int) -> None:
-        """Keep the `keep` triplets of the highest score: E's own plus the means of its row of A and column of B."""
+        """Keep the `keep` triplets whose E, row of A (mean) and column of B (mean) score highest together."""
         scores = []
         for name in names:
             a, b = name.replace(E, ".lora_A."), name.replace(E, ".lora_B.")
@@ -134,7 +130,7 @@ class AdaLoRA(PeftMethod):
 
 
 def budget(config: AdaLoraConfig, step: int, start: int, modules: int) -> int:
-    """Return how many singular values live after `step` (cubic schedule, Eq. 12): `start`, falling to the target."""
+    """Return how many singular values live after `step`: from `start` cubically to the target (Eq. 12)."""
     target = config.target_r * modules
     if step <= config.tinit:
         return start
@@ -150,4 +146,4 @@ def _adapters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _config(model: nn.Module) -> Any:
-    return model.peft_config["default"]
+    return model.peft_config[ADAPTER]

@@ -1,42 +1,62 @@
-"""BOFT, from PEFT, with its rotation in FP32 over a backbone of any dtype."""
+"""BOFT, from PEFT, with its rotation applied block by block and in FP32."""
 
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import torch
-from peft import BOFTConfig
-from peft.tuners.boft.layer import Linear
+from peft import BOFTConfig, PeftConfig, PeftModel
+from peft.tuners.boft import layer
 from torch import nn
 
+from dypam.config import ConfigError
 from dypam.peft_method import PeftMethod
 
 
 class BOFT(PeftMethod):
-    """Butterfly-factorised orthogonal rotations of the inputs, and output scales (Liu et al., 2024).
+    """Orthogonal rotations of the inputs and scales of the outputs (Liu et al., 2024), with one butterfly factor.
 
-    PEFT rounds the rotation to the input's dtype; here the layer is entered and left through casts, so that
-    rotation and scales act in FP32 and the frozen product alone runs in the backbone's dtype.
+    PEFT makes a dense matrix of the rotation and rounds it to the input's dtype; here blocks stay blocks, and
+    FP32, and only the frozen product runs in the backbone's dtype.
     """
 
     config_class = BOFTConfig
 
+    def __init__(self, name: str, label: str | None = None, **fields: Any) -> None:
+        super().__init__(name, label, **fields)
+        if fields.get("boft_n_butterfly_factor", 1) != 1:
+            raise ConfigError("method.boft_n_butterfly_factor: needs PEFT's CUDA extension; set it to 1.")
+
+    def _adapt(self, model: nn.Module, config: PeftConfig, seed: int) -> PeftModel:
+        # PEFT would try to compile its CUDA extension once a layer; one factor is the same function without it.
+        with mock.patch.object(layer, "get_fbd_cuda", return_value=None):
+            return super()._adapt(model, config, seed)
+
     def prepare(self, model: nn.Module) -> None:
-        """Register the casts on every BOFT layer that needs them."""
+        """Give PEFT's layers the forward described above."""
         for module in model.modules():
-            if isinstance(module, Linear) and module.get_base_layer().weight.dtype != torch.float32:
-                module.register_forward_pre_hook(_to_float)
-                module.get_base_layer().register_forward_pre_hook(_to_weight)
-                module.register_forward_hook(_to_base)
+            if type(module) is layer.Linear:
+                module.__class__ = BlockLinear
 
 
-def _to_float(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
-    return (inputs[0].float(), *inputs[1:])
+class BlockLinear(layer.Linear):
+    """PEFT's BOFT layer with its rotation applied block by block."""
 
-
-def _to_weight(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
-    return (inputs[0].to(module.weight.dtype), *inputs[1:])
-
-
-def _to_base(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> Any:
-    return output.to(module.get_base_layer().weight.dtype)
+    def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Return s ⊙ W (x R) in W's dtype; x is [..., in_features], R block-diagonal."""
+        active = [name for name in self.active_adapters if name in self.boft_R]
+        if self.disable_adapters or self.merged or not active:
+            return super().forward(x, *args, **kwargs)
+        scale = torch.ones((), device=x.device)
+        rotated = x.float()
+        for name in active:
+            blocks = self.boft_dropout[name](self.cayley_batch(self.boft_R[name][0])[None])[0]
+            rotated = torch.einsum(
+                "...nk,nkc->...nc", rotated.unflatten(-1, blocks.shape[:2]), blocks
+            ).flatten(-2)
+            scale = scale * self.boft_s[name].squeeze(-1)
+        base = self.get_base_layer()
+        result = base(rotated.to(base.weight.dtype), *args, **kwargs)
+        bias = 0.0 if base.bias is None else base.bias
+        return ((result - bias) * scale + bias).to(result.dtype)

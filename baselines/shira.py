@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from peft import PeftConfig, ShiraConfig
 from peft.tuners.shira.layer import Linear
 from torch import nn
+from torch.nn.functional import linear
 
 from dypam.method import RunContext
 from dypam.peft_method import PeftMethod
@@ -67,7 +67,7 @@ class _SparseProduct(torch.autograd.Function):
         ctx.dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else values.dtype
         ctx.shape = (out_features, x.shape[-1])
         ctx.save_for_backward(x, values, indices)
-        return F.linear(x.to(ctx.dtype), _dense(values, indices, ctx.shape).to(ctx.dtype))
+        return linear(x.to(ctx.dtype), _dense(values, indices, ctx.shape).to(ctx.dtype))
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:

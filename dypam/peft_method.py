@@ -12,22 +12,29 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import torch
 from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.tuners._buffer_dict import BufferDict
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file
 from torch import nn
 
 from dypam.config import ConfigError
+from dypam.files import read_json, write_json
 from dypam.method import Method, RunContext
+from dypam.tuner.digest import weights_digest
 
 NOT_TEXT = re.compile(r"(.*\.)?(vision_tower|vision_model|visual|audio_tower|multi_modal_projector)(\..*)?")
 """Names of the modules of a multimodal checkpoint that no text ever passes through."""
 
 MERGE_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-"""Largest change of the logits by merging, relative to their largest absolute value, by the backbone's dtype."""
+"""Largest change of the logits by merging, relative to their maximum, by the backbone's dtype."""
 
 WEIGHTS = "adapter_model.safetensors"
+BACKBONE = "backbone.json"
+ADAPTER = "default"
 
 
 class PeftMethod(Method):
@@ -59,7 +66,7 @@ class PeftMethod(Method):
         known = {field.name for field in dataclasses.fields(self.config_class) if field.init}
         for field in sorted(set(fields) - known):
             raise ConfigError(
-                f"method.{field}: unknown to {self.config_class.__name__}; remove it or use one of {sorted(known)}."
+                f"method.{field}: {self.config_class.__name__} has no such field; use one of {sorted(known)}."
             )
         if seeded and self.seed_field is None:
             raise ConfigError(f"method.seeded=true: {name} has no fixed seed of its own; remove the key.")
@@ -107,15 +114,17 @@ class PeftMethod(Method):
         return self._adapt(model, self.config(model, run), run.seed)
 
     def save(self, model: nn.Module, directory: Path) -> None:
-        """Write the adapter in PEFT's own format (`PeftModel.from_pretrained` reads it)."""
+        """Write the adapter in PEFT's own format (`PeftModel.from_pretrained` reads it), and whose it is."""
         _peft(model).save_pretrained(str(directory), save_embedding_layers=False)
+        write_json(directory / BACKBONE, {"weights_digest": weights_digest(model)})
 
     def load(self, model: nn.Module, directory: Path) -> nn.Module:
         """Attach a saved adapter to a bare backbone.
 
         Raises:
-            ConfigError: another method's adapter, or keys or shapes that do not fit this backbone.
+            ConfigError: another method's adapter, another backbone's, or keys or shapes that do not fit.
         """
+        check_backbone(model, directory)
         config = PeftConfig.from_pretrained(str(directory))
         if not isinstance(config, self.config_class):
             raise ConfigError(
@@ -126,11 +135,11 @@ class PeftMethod(Method):
         adapted = self._adapt(model, config, seed=0)
         saved = load_file(str(directory / WEIGHTS))
         check_match(saved, get_peft_model_state_dict(adapted, save_embedding_layers=False), directory)
-        result = set_peft_model_state_dict(adapted, saved)
-        if result.unexpected_keys:
-            raise ConfigError(
-                f"{directory}: unexpected weights {result.unexpected_keys[:3]}; the file is damaged."
-            )
+        unread = set_peft_model_state_dict(adapted, saved).unexpected_keys
+        # PEFT 0.18 saves VeRA's projections and does not read them back.
+        rest = {f"{key}.{ADAPTER}": saved[key] for key in unread}
+        if rest and adapted.load_state_dict(rest, strict=False).unexpected_keys:
+            raise ConfigError(f"{directory}: PEFT does not know {unread[0]}; use the release that wrote it.")
         return adapted
 
     def merge(self, model: nn.Module) -> nn.Module:
@@ -157,11 +166,23 @@ class PeftMethod(Method):
         device = next(model.parameters()).device
         with _seeded(seed, device):
             try:
-                adapted = get_peft_model(model, config, autocast_adapter_dtype=True)
+                with mock.patch.object(BaseTunerLayer, "_move_adapter_to_device_of_base_layer", _move_only):
+                    adapted = get_peft_model(model, config, autocast_adapter_dtype=True)
             except ValueError as error:
                 raise ConfigError(f"method {self.name}: does not fit this backbone: {error}") from error
             self.prepare(adapted)
         return adapted
+
+
+def check_backbone(model: nn.Module, directory: Path) -> None:
+    """Raise `ConfigError` if the adapter's record names other backbone weights than `model`'s."""
+    record = directory / BACKBONE
+    wanted = read_json(record).get("weights_digest") if record.exists() else None
+    if wanted and wanted != (found := weights_digest(model)):
+        raise ConfigError(
+            f"{directory}: the adapter was trained on other weights ({wanted[:12]}, these are "
+            f"{found[:12]}); load it on its own backbone."
+        )
 
 
 def check_match(saved: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], source: Path) -> None:
@@ -192,6 +213,15 @@ def _peft(model: nn.Module) -> PeftModel:
     if not isinstance(model, PeftModel):
         raise TypeError(f"expected a PeftModel, got {type(model).__name__}")
     return model
+
+
+def _move_only(layer: BaseTunerLayer, adapter_name: str, device: torch.device | None = None) -> None:
+    """Move new adapter weights to the backbone's device; PEFT would round them to its dtype as well."""
+    device = device or layer.get_base_layer().weight.device
+    for name in layer.adapter_layer_names + layer.other_param_names:
+        held = getattr(layer, name, None)
+        if isinstance(held, (nn.ModuleDict, nn.ParameterDict, BufferDict)) and adapter_name in held:
+            held[adapter_name] = held[adapter_name].to(device)
 
 
 @contextlib.contextmanager
