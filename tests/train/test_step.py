@@ -1,0 +1,55 @@
+"""A step looks the same to a method under plain torch, ZeRO-1, and ZeRO-1 on two processes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.train import processes, step_case
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The case under every engine: `torch`, and `ZeRO dtype, world, rank`."""
+    out = tmp_path_factory.mktemp("steps")
+    for world in (1, 2):
+        processes.run(["-m", "tests.train.step_case", str(out / f"world{world}")], world)
+    results: dict[str, Any] = {"torch": step_case.run_torch(1)}
+    for world, rank in ((1, 0), (2, 0), (2, 1)):
+        both = torch.load(out / f"world{world}-{rank}.pt")
+        results |= {f"{dtype}, {world}, {rank}": value for dtype, value in both.items()}
+    return results
+
+
+FP32 = ["fp32, 1, 0", "fp32, 2, 0", "fp32, 2, 1"]
+
+
+@pytest.mark.parametrize("engine", FP32)
+def test_gradients_are_those_of_plain_torch(runs: dict[str, Any], engine: str) -> None:
+    for mine, plain in zip(runs[engine]["seen"], runs["torch"]["seen"], strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", FP32)
+def test_weights_and_moments_are_those_of_plain_torch(runs: dict[str, Any], engine: str) -> None:
+    for part in ("forward", "master", "moments"):
+        for mine, plain in zip(runs[engine][part], runs["torch"][part], strict=True):
+            torch.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-6)
+
+
+def test_one_process_equals_plain_torch_bit_for_bit(runs: dict[str, Any]) -> None:
+    for part in ("forward", "master", "moments", "seen"):
+        assert all(map(torch.equal, runs["fp32, 1, 0"][part], runs["torch"][part])), part
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_all_processes_hold_the_same(runs: dict[str, Any], dtype: str) -> None:
+    for part in ("forward", "master", "moments", "seen"):
+        assert all(map(torch.equal, runs[f"{dtype}, 2, 0"][part], runs[f"{dtype}, 2, 1"][part])), part
+
+
+@pytest.mark.parametrize("engine", ["torch", *FP32, "bf16, 1, 0", "bf16, 2, 1"])
+def test_forward_copy_is_the_rounded_master(runs: dict[str, Any], engine: str) -> None:
+    for forward, master in zip(runs[engine]["forward"], runs[engine]["master"], strict=True):
+        assert master.dtype == torch.float32
+        assert torch.equal(forward, master.to(forward.dtype))
