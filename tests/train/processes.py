@@ -62,7 +62,7 @@ def group(command: list[str], world: int = 1, **extra: str) -> Iterator[list[sub
 
 
 def run(command: list[str], world: int = 1, expect: int | None = 0, **extra: str) -> list[str]:
-    """Run a group to its end and return each one's output; another exit status than `expect` fails the test."""
+    """Run a group to its end and return the outputs; an exit status other than `expect` fails the test."""
     with group(command, world, **extra) as everyone:
         outputs = [process.communicate(timeout=240)[0] for process in everyone]
         for process, output in zip(everyone, outputs, strict=True):

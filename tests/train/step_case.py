@@ -1,4 +1,4 @@
-"""The same few optimizer steps under plain torch and under ZeRO-1; run as a script, one process of a ZeRO-1 group."""
+"""The same few optimizer steps under plain torch and under ZeRO-1 (as a script: one of its processes)."""
 
 import sys
 from typing import Any
