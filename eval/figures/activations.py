@@ -99,11 +99,8 @@ def _classes_by_layer(axes: Axes, data: Activations, part: str) -> None:
     axes.axhline(1, color="0.6", linewidth=0.6, zorder=0)
     axes.set_ylabel("Activation / all")
     axes.margins(x=0.02)
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.25 * (high - low))
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    legend = axes.legend(ncols=4, loc="upper left", columnspacing=0.8, borderaxespad=0, handletextpad=0.3)
-    legend.set_in_layout(False)
+    style.legend_above(axes, columns=4)
 
 
 @style.styled

@@ -112,16 +112,17 @@ def _states(model: nn.Module) -> Iterator[dict[str, list[np.ndarray]]]:
         "k": getattr(config, "num_key_value_heads", None) or heads,
         "v": getattr(config, "num_key_value_heads", None) or heads,
     }
-    d = getattr(config, "head_dim", None) or config.hidden_size // heads
     seen: dict[str, list[np.ndarray]] = {part: [] for part in shape}
     handles = []
     for module in model.modules():
         if hasattr(module, _FUSED):
-            handles.append(getattr(module, _FUSED).register_forward_hook(_fused_hook(seen, heads, d)))
+            handles.append(
+                getattr(module, _FUSED).register_forward_hook(_fused_hook(seen, heads, module.head_dim))
+            )
         elif all(hasattr(module, f"{part}_proj") for part in shape):
             for part, count in shape.items():
                 norm = getattr(module, f"{part}_norm", None)
-                hook = _hook(seen[part], count, d, norm)
+                hook = _hook(seen[part], count, module.head_dim, norm)
                 handles.append(getattr(module, f"{part}_proj").register_forward_hook(hook))
     if not handles:
         raise ConfigError(

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec
 
 import matplotlib
 import numpy as np
+from cycler import cycler
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,7 +27,7 @@ DIVERGING = "PuOr_r"
 RANDOM = "RANDOM WEIGHTS – shows nothing learned"
 REHEARSAL = "REHEARSAL – nano models, not the paper's"
 
-_RC: dict[str, Any] = {
+_RC: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 7,
     "axes.titlesize": 7,
@@ -46,7 +47,7 @@ _RC: dict[str, Any] = {
     "xtick.major.size": 2.5,
     "ytick.major.size": 2.5,
     "axes.titlelocation": "left",
-    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
+    "axes.prop_cycle": cycler(color=COLOURS),
     "pdf.fonttype": 42,
     "image.interpolation": "nearest",
 }
@@ -120,6 +121,17 @@ def _colour_bar(axes: Axes, image: AxesImage, *, extend: Any, label: str | None)
     bar.outline.set_linewidth(0.5)  # type: ignore[operator]
     bar.locator = ticker.MaxNLocator(3)
     bar.update_ticks()
+
+
+def legend_above(axes: Axes, columns: int = 2) -> None:
+    """Make room above the data and put the legend there, so that it covers nothing and moves no axis."""
+    low, high = axes.get_ylim()
+    rows = -(-len(axes.get_legend_handles_labels()[1]) // columns)
+    axes.set_ylim(low, high + 0.22 * rows * (high - low))
+    legend = axes.legend(
+        ncols=columns, loc="upper left", columnspacing=0.8, borderaxespad=0, handletextpad=0.3
+    )
+    legend.set_in_layout(False)
 
 
 def save(figure: Figure, out: Path, name: str) -> list[Path]:
