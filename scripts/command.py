@@ -1,0 +1,116 @@
+"""What every script shares: its configuration, one sentence for what is wrong with it, sweeps, `--help`.
+
+Exit codes: 0 done; 1 a failure with its traceback; 2 wrong input or data that cannot be had; 3 another worker
+has the run; 75 the worker lost its lease; 130 and 143 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from data.fetch import DataError
+from dypam.config import ConfigError, RunConfig
+from dypam.files import FileError
+from dypam.lease import LeaseHeld
+from scripts import compose
+
+ROOT = Path(__file__).resolve().parent.parent
+FAILED, REFUSED, HELD, INTERRUPTED, PREEMPTED = 1, 2, 3, 130, 143
+
+Stage = Callable[[RunConfig], None]
+
+
+def main(stage: Stage, doc: str, arguments: list[str] | None = None) -> None:
+    """Run a script: one run here, or with `-m` every run of a grid in a process of its own."""
+    # the DeepSpeed launcher gives --local_rank, which the environment says too
+    given = sys.argv[1:] if arguments is None else arguments
+    given = [argument for argument in given if not argument.startswith("--local_rank")]
+    flags = {argument for argument in given if argument.startswith("-")}
+    overrides = [argument for argument in given if not argument.startswith("-")]
+    _prepare_environment()
+    with exit_codes():
+        if flags & {"-h", "--help"}:
+            print(compose.help_text(doc))
+        elif not flags:
+            stage(compose.run_config(overrides))
+        elif flags <= {"-m", "--multirun"}:
+            _sweep(stage, overrides)
+        else:
+            _hydra(stage)
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Turn what can go wrong into one sentence and an exit code."""
+    try:
+        yield
+    except (ConfigError, DataError, FileError) as error:
+        _leave(f"Error: {error}", REFUSED)
+    except LeaseHeld as error:
+        _leave(f"Busy: {error}", HELD)
+    except KeyboardInterrupt:
+        _leave("Interrupted; the same command goes on from here.", INTERRUPTED)
+    except Exception:
+        _leave(traceback.format_exc(), FAILED)
+    except BaseException as error:
+        if type(error).__name__ != "Preempted":
+            raise
+        _leave("Preempted; the same command goes on from here.", PREEMPTED)
+
+
+def _leave(message: str, code: int) -> None:
+    print(message, file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def _prepare_environment() -> None:
+    """Let this process and its children find our packages, ninja and DeepSpeed's op built in set-up."""
+    _prepend("PYTHONPATH", str(ROOT))
+    _prepend("PATH", str(Path(sys.prefix) / "bin"))
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
+
+
+def _prepend(name: str, folder: str) -> None:
+    have = os.environ.get(name, "").split(os.pathsep)
+    if folder not in have:
+        os.environ[name] = os.pathsep.join([folder, *filter(None, have)])
+
+
+def _sweep(stage: Stage, overrides: list[str]) -> None:
+    """Check the whole grid, then run it one process a run; launchers other than `here` are Hydra's to drive."""
+    jobs = compose.grid(overrides)
+    for job in jobs:
+        compose.run_config(job)
+    if compose.launcher(overrides) != "here":
+        return _hydra(stage)
+    failed = []
+    for number, job in enumerate(jobs, 1):
+        print(f"[{number}/{len(jobs)}] {' '.join(job)}", flush=True)
+        code = subprocess.run([sys.executable, sys.argv[0], *job]).returncode
+        if code in (INTERRUPTED, PREEMPTED, -2, -15):
+            sys.exit(code if code > 0 else 128 - code)
+        if code:
+            failed.append((job, code))
+    if failed:
+        print(f"{len(failed)} of {len(jobs)} runs did not finish; to run them again:", file=sys.stderr)
+        for job, code in failed:
+            print(f"  python {sys.argv[0]} {' '.join(job)}   # exit code {code}", file=sys.stderr)
+        sys.exit(FAILED)
+
+
+def _hydra(stage: Stage) -> None:
+    """Hand over to Hydra: its other flags (`--cfg job`, `--info`, …) and its launchers."""
+    import hydra
+
+    def task(config: Any) -> None:
+        stage(compose.validated(config))
+
+    sys.argv = [argument for argument in sys.argv if not argument.startswith("--local_rank")]
+    hydra.main(version_base="1.3", config_path=str(compose.CONFIGS), config_name="config")(task)()

@@ -1,0 +1,174 @@
+"""From overrides on the command line to checked run configurations, by Hydra; no torch, no model."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dypam.config import ConfigError, RunConfig
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+NOT_OF_A_RUN = ("table",)
+"""Top-level keys that say what is done with many runs, and belong to none."""
+
+
+def run_config(overrides: list[str]) -> RunConfig:
+    """Return the checked configuration of one run; raise `ConfigError` on anything wrong."""
+    for override in _parse(overrides):
+        if override.is_sweep_override():
+            raise ConfigError(f"{override.input_line} names several runs: add -m to do them all.")
+    return validated(compose(overrides))
+
+
+def validated(config: DictConfig) -> RunConfig:
+    """Return a composed configuration as a checked `RunConfig`."""
+    try:
+        plain = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(
+            f"{getattr(error, 'full_key', None) or 'A value'}: {_first_line(error)}."
+        ) from error
+    assert isinstance(plain, dict)
+    return RunConfig.from_resolved({str(key): plain[key] for key in plain if key not in NOT_OF_A_RUN})
+
+
+def compose(overrides: list[str], *, with_hydra: bool = False) -> DictConfig:
+    """Compose `configs/config.yaml` with overrides; raise `ConfigError` instead of Hydra's errors."""
+    _check_choices(overrides)
+    try:
+        with _hydra():
+            return hydra_compose("config", overrides, return_hydra_config=with_hydra)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_explain(error, overrides)) from error
+
+
+def grid(overrides: list[str]) -> list[list[str]]:
+    """Return the overrides of every run that `-m` means, an experiment's own grid included."""
+    parsed = _parse(overrides)
+    fixed = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
+    params = compose(fixed, with_hydra=True).hydra.sweeper.get("params") or {}
+    whole = [f"{key}={value}" for key, value in params.items() if not key.startswith("hydra.")]
+    return [
+        [item for item in job if not item.startswith("hydra")]
+        for batch in BasicSweeper.split_arguments(_parse(whole + overrides), None)
+        for job in batch
+    ]
+
+
+def launcher(overrides: list[str]) -> str:
+    """Return the name of the Hydra launcher that the overrides choose."""
+    fixed = [item.input_line or "" for item in _parse(overrides) if not item.is_sweep_override()]
+    return str(compose(fixed, with_hydra=True).hydra.runtime.choices["hydra/launcher"])
+
+
+def choices(group: str) -> list[str]:
+    """Return the names that a configuration group offers, those in its folders with the folder's name."""
+    folder = CONFIGS / group
+    return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))
+
+
+def groups() -> list[str]:
+    """Return the configuration groups that a run is made of."""
+    return sorted(path.name for path in CONFIGS.iterdir() if path.is_dir() and path.name != "hydra")
+
+
+def help_text(doc: str) -> str:
+    """Return a script's help: its own text, the choices of every group, the single values with defaults."""
+    lines = [doc.strip(), "", "Choices (each one file, configs/GROUP/NAME.yaml):"]
+    lines += [f"  {group}={' | '.join(choices(group))}" for group in groups() if group != "testset"]
+    config = compose([])
+    lines += ["", "Single values and their defaults:"]
+    for name in ("train", "decode", "prompt", "runtime"):
+        values = OmegaConf.to_container(config[name], resolve=True)
+        assert isinstance(values, dict)
+        lines += [f"  {name}.{key!s}={'null' if value is None else value}" for key, value in values.items()]
+    lines += [f"  seed={config.seed}", f"  results={config.results}", ""]
+    lines += ["Exit codes: 0 done, 1 failed, 2 wrong input, 3 another worker has the run.", ""]
+    lines += ["Other flags are Hydra's: -m (a grid of runs), --cfg job (print the configuration), --info."]
+    return "\n".join(lines)
+
+
+def _hydra() -> Any:
+    GlobalHydra.instance().clear()
+    return initialize_config_dir(str(CONFIGS), version_base="1.3")
+
+
+def _parse(overrides: list[str]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides(overrides)
+    except HydraException as error:
+        wrong = next((item for item in overrides if "=" not in item), None)
+        advice = (
+            f"{wrong!r} has no value: write KEY=VALUE" if wrong else f"{_first_line(error)}; quote the value"
+        )
+        raise ConfigError(f"{advice}.") from error
+
+
+def _check_choices(overrides: list[str]) -> None:
+    """Refuse a group's unknown choice, with the closest one."""
+    for override in _parse(overrides):
+        group = override.key_or_group
+        if override.is_delete() or not (CONFIGS / group).is_dir() or group.startswith("hydra"):
+            continue
+        value = override.value()
+        known = choices(group)
+        if isinstance(value, str) and value not in known:
+            raise ConfigError(f"{group}={value} is no choice; {_like(value, known)}")
+
+
+def _explain(error: Exception, overrides: list[str]) -> str:
+    """Return one sentence for an error of Hydra's that an override caused."""
+    keys = _keys()
+    for override in _parse(overrides):
+        key = override.key_or_group
+        if key not in keys and not override.is_add() and not override.is_force_add() and "/" not in key:
+            return f"{override.input_line} sets {key}, which is no known key; {_like(key, keys)}"
+    return f"{_first_line(error).rstrip('.')}; see --help."
+
+
+@cache
+def _keys() -> tuple[str, ...]:
+    """Return every dotted key of the default configuration, and the groups."""
+    with _hydra():
+        config = hydra_compose("config")
+
+    def walk(value: Any, prefix: str) -> list[str]:
+        found = []
+        for key in value:
+            found.append(f"{prefix}{key}")
+            if OmegaConf.is_dict(value._get_node(key)):
+                found += walk(value._get_node(key), f"{prefix}{key}.")
+        return found
+
+    return tuple(dict.fromkeys([*groups(), *walk(config, "")]))
+
+
+def _like(word: str, known: list[str] | tuple[str, ...]) -> str:
+    last = {name.rpartition(".")[2]: name for name in known}
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6) or [
+        last[name]
+        for name in difflib.get_close_matches(word.rpartition(".")[2], list(last), n=1, cutoff=0.75)
+    ]
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}."
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def command_line(overrides: list[str]) -> str:
+    """Return overrides as one would type them."""
+    return shlex.join(overrides)
