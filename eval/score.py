@@ -179,7 +179,7 @@ def score_run(
         "examples": {name: wanted.digest for name, wanted in sets.items()},
         "predictions": {name: sha256_file(path) if path.exists() else None for name, path in paths.items()},
     }
-    ready = _ready(run_dir / "scores.json")
+    ready = ready_scores(run_dir)
     if ready and ready.get("inputs") == inputs and set(ready["protocols"]) == set(protocols):
         return ready
     counts: dict[str, Any] = {protocol: {} for protocol in protocols}
@@ -205,9 +205,10 @@ def score_run(
     return scores
 
 
-def _ready(path: Path) -> dict[str, Any] | None:
+def ready_scores(run_dir: Path) -> dict[str, Any] | None:
+    """Return what `scores.json` of a run holds, whatever it was made from; None if missing or damaged."""
     try:
-        found: dict[str, Any] = orjson.loads(path.read_bytes())
+        found: dict[str, Any] = orjson.loads((run_dir / "scores.json").read_bytes())
     except (FileNotFoundError, orjson.JSONDecodeError):
         return None
     return found if isinstance(found, dict) and isinstance(found.get("protocols"), dict) else None

@@ -1,6 +1,7 @@
 """A made-up suite and prediction files for it, without any model."""
 
 import json
+from dataclasses import asdict
 
 from data import examples
 from dypam.config import Suite, TestSet
@@ -63,3 +64,37 @@ def predict(run_dir, given, right, adapter=score.NO_ADAPTER):
 def write(run_dir, name, rows):
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (run_dir / "predictions" / f"{name}.jsonl").write_text(lines)
+
+
+def identity(given, backbone, method, seed):
+    return {
+        "backbone": {"name": backbone, "label": backbone.upper()},
+        "method": {"_target_": "x.Y", "name": method, "label": method.capitalize()},
+        "suite": asdict(given),
+        "prompt": {"bos": "tokenizer"},
+        "train": {"lr": 0.001, "epochs": 3.0},
+        "decode": {"max_new_tokens": 256, "batch_size": 32, "precision": "auto", "merge": False},
+        "seed": seed,
+    }
+
+
+def finish(results, backbone, method, seed, right, *, given=None, status="finished", **more):
+    """Write a whole finished run; `right` counts right answers by test set.  Returns its directory."""
+    given = given or suite()
+    run_dir = results / "runs" / given.name / backbone / method / f"seed{seed}"
+    predict(run_dir, given, right, adapter=f"{method}{seed}")
+    record = {
+        "status": status,
+        "identity": identity(given, backbone, method, seed),
+        "attempts": [{"git": {"commit": "a" * 40, "dirty": False}}],
+        **more,
+    }
+    (run_dir / "record.json").write_text(json.dumps(record))
+    return run_dir
+
+
+def change_record(run_dir, change):
+    path = run_dir / "record.json"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))

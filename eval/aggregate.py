@@ -1,0 +1,282 @@
+"""From run directories to one collection of scores: what is there, what is missing and why, what differs.
+
+Only finished runs with complete, fitting predictions count; all others are missing cells with a reason.
+Runs whose configuration differs where it must not are refused by name; code states and settings that may
+differ are noted, and the notes go into every table's caption.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data.fetch import Files
+from dypam.config import ConfigError, Suite, TestSet, differences
+from dypam.files import FileError, write_json
+from dypam.lease import Lease, LeaseHeld
+from dypam.record import read_record
+from eval.score import ScoreError, ready_scores, score_run, unpack
+
+AVERAGES = ("micro", "macro")
+PUBLISHED_SEED = 2333
+
+
+class Key(NamedTuple):
+    """Which run: backbone, method, seed."""
+
+    backbone: str
+    method: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.backbone}/{self.method}/seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The runs that a table needs: every backbone with every method and seed, on one suite."""
+
+    suite: str
+    backbones: Sequence[str]
+    methods: Sequence[str]
+    seeds: Sequence[int]
+
+    def runs(self) -> list[Key]:
+        """Return all runs, backbone by backbone."""
+        return [Key(b, m, s) for b in self.backbones for m in self.methods for s in self.seeds]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where examples come from (the arguments of `data.fetch.Files`), for worker processes."""
+
+    cache: str = ".cache"
+    mirror: str | None = None
+    offline: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run: its scores by protocol and test set, and its record."""
+
+    key: Key
+    scores: dict[str, dict[str, dict[str, Any]]]
+    record: dict[str, Any]
+
+    def counts(self, column: str, protocol: str) -> list[tuple[float, int]]:
+        """Return (correct, n) of a test set, or of all for an average."""
+        sets = self.scores[protocol]
+        chosen = sets.values() if column in AVERAGES else [sets[column]]
+        return [(row["correct"], row["n"]) for row in chosen]
+
+    def accuracy(self, column: str, protocol: str) -> float:
+        """Return a test set's accuracy, or `micro` or `macro`, in percent."""
+        counts = self.counts(column, protocol)
+        return macro(counts) if column == "macro" else micro(counts)
+
+    def published_params(self) -> float | None:
+        """Return Param(%) by the published accounting, if the record has it."""
+        counts = self.record.get("counts") or {}
+        value: float | None = counts.get("published_percent")
+        return value
+
+    def right(self, testset: str, protocol: str) -> np.ndarray:
+        """Return one bool per example of a test set, in its order: was the answer right."""
+        row = self.scores[protocol][testset]
+        return unpack(row["bits"], row["n"])
+
+
+def micro(counts: Iterable[tuple[float, int]]) -> float:
+    """Return Σ correct / Σ samples in percent."""
+    correct, n = (sum(values) for values in zip(*counts, strict=True))
+    return 100 * correct / n
+
+
+def macro(counts: Iterable[tuple[float, int]]) -> float:
+    """Return the mean of the test sets' accuracies in percent."""
+    return float(np.mean([100 * correct / n for correct, n in counts]))
+
+
+@dataclass
+class Collection:
+    """The runs of a grid, those that are missing with the reason, and notes that every table must show."""
+
+    grid: Grid
+    suite: Suite | None
+    runs: dict[Key, Run]
+    missing: dict[Key, str]
+    notes: list[str] = field(default_factory=list)
+
+    def by_seed(self, backbone: str, method: str, column: str, protocol: str) -> dict[int, float]:
+        """Return the accuracy in percent by seed, of the seeds that are there."""
+        keys = (Key(backbone, method, seed) for seed in self.grid.seeds)
+        return {key.seed: self.runs[key].accuracy(column, protocol) for key in keys if key in self.runs}
+
+    def any_run(self, backbone: str | None = None, method: str | None = None) -> Run | None:
+        """Return some run of a backbone or method, for what all of them share (labels, counts)."""
+        found = (
+            r for k, r in self.runs.items() if backbone in (None, k.backbone) and method in (None, k.method)
+        )
+        return next(found, None)
+
+
+def collect(
+    grid: Grid, results: Path | str, source: Source = Source(), *, workers: int = 2, store: bool = True
+) -> Collection:
+    """Score and gather the runs of a grid.
+
+    Args:
+        grid: which runs.
+        results: the folder that holds `runs/<suite>/<backbone>/<method>/seed<k>`.
+        source: where the test sets' examples come from.
+        workers: processes that score; 1 scores in this one.
+        store: keep new scores as `scores.json` of runs that nobody works on.
+
+    Raises:
+        ConfigError: runs that must share a configuration do not, naming runs and keys.
+        DataError: a test set cannot be loaded.
+    """
+    root = Path(results) / "runs" / grid.suite
+    records, missing = {}, {}
+    for key in grid.runs():
+        record, why = _finished(root / str(key))
+        if record is None:
+            missing[key] = why
+        else:
+            records[key] = record
+    notes = _refuse_mixtures(records)
+    tasks = [(root / str(key), record["identity"]["suite"], source, store) for key, record in records.items()]
+    runs = {}
+    for (key, record), outcome in zip(records.items(), _scored(tasks, workers), strict=True):
+        if isinstance(outcome, str):
+            missing[key] = outcome
+        else:
+            runs[key] = Run(key, outcome, record)
+    first = next(iter(records.values()), None)
+    suite = suite_of(first["identity"]["suite"]) if first else None
+    return Collection(grid, suite, runs, missing, notes)
+
+
+def suite_of(recorded: dict[str, Any]) -> Suite:
+    """Return the suite that a run's identity holds."""
+    suite = Suite(**recorded)
+    return replace(suite, tests={name: TestSet(**test) for name, test in recorded["tests"].items()})
+
+
+def _finished(run_dir: Path) -> tuple[dict[str, Any] | None, str]:
+    """Return the record of a finished run, or None and the reason."""
+    try:
+        record = read_record(run_dir)
+    except FileError as error:
+        return None, str(error)
+    if record is None:
+        return None, "not started"
+    if record["status"] == "finished":
+        return record, ""
+    return None, f"failed: {record['error']}" if record["status"] == "failed" else str(record["status"])
+
+
+def _scored(tasks: list[tuple[Path, dict[str, Any], Source, bool]], workers: int) -> Iterable[Any]:
+    if workers < 2 or len(tasks) < 2:
+        return map(_score, tasks)
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context) as pool:
+        return list(pool.map(_score, tasks))
+
+
+_files: dict[Source, Files] = {}
+
+
+def _score(task: tuple[Path, dict[str, Any], Source, bool]) -> dict[str, Any] | str:
+    """Return a run's scores by protocol, or the reason why there are none."""
+    run_dir, suite, source, store = task
+    files = _files.setdefault(source, Files(source.cache, source.mirror, source.offline))
+    try:
+        scores = score_run(run_dir, suite_of(suite), files, write=False)
+    except ScoreError as error:
+        return f"not scored: {error}"
+    if store and scores != ready_scores(run_dir):
+        with suppress(LeaseHeld, FileError, OSError), Lease.acquire(run_dir, wait=0.1) as lease:
+            write_json(run_dir / "scores.json", scores, lease.guard)
+    protocols: dict[str, Any] = scores["protocols"]
+    return protocols
+
+
+# What must be the same in all runs of a table, what only over the seeds of one cell, and what is noted.
+_EVERYWHERE = ("suite", "prompt")
+_DECODE = ("max_new_tokens", "precision")
+
+
+def _refuse_mixtures(records: dict[Key, dict[str, Any]]) -> list[str]:
+    """Raise `ConfigError` on runs that must not stand in one table; return notes on what may differ."""
+    first_of_cell: dict[tuple[str, str], Key] = {}
+    first_of_backbone: dict[str, Key] = {}
+    varying: set[str] = set()
+    first = next(iter(records), None)
+    for key, record in records.items():
+        assert first is not None
+        _check_place(key, record["identity"])
+        same = first_of_cell.setdefault((key.backbone, key.method), key)
+        _compare(records, same, key, lambda i: {**i, "seed": None})
+        _compare(
+            records,
+            first_of_backbone.setdefault(key.backbone, key),
+            key,
+            lambda i: {"backbone": i["backbone"]},
+        )
+        _compare(records, first, key, _shared)
+        for phrase in differences(_may_vary(records[first]["identity"]), _may_vary(record["identity"])):
+            varying.add(phrase.split(" is ")[0])
+    notes = [f"Settings that differ between rows: {', '.join(sorted(varying))}."] if varying else []
+    return notes + _code_states(records.values())
+
+
+def _check_place(key: Key, identity: dict[str, Any]) -> None:
+    found = Key(identity["backbone"]["name"], identity["method"]["name"], identity["seed"])
+    if found != key:
+        raise ConfigError(f"the directory of run {key} holds run {found}: move it to its own place.")
+
+
+def _shared(identity: dict[str, Any]) -> dict[str, Any]:
+    decode = {name: identity["decode"][name] for name in _DECODE}
+    return {**{name: identity[name] for name in _EVERYWHERE}, "decode": decode}
+
+
+def _may_vary(identity: dict[str, Any]) -> dict[str, Any]:
+    decode = {name: value for name, value in identity["decode"].items() if name not in _DECODE}
+    return {"train": identity["train"], "decode": decode}
+
+
+def _compare(records: dict[Key, dict[str, Any]], one: Key, other: Key, part: Any) -> None:
+    phrases = differences(part(records[one]["identity"]), part(records[other]["identity"]))
+    if phrases:
+        raise ConfigError(
+            f"runs {one} and {other} cannot stand in one table ({'; '.join(phrases[:3])}): "
+            "run one of them again with the other's configuration, or leave it out of the grid."
+        )
+
+
+def _code_states(records: Iterable[dict[str, Any]]) -> list[str]:
+    """Return a note if the runs come from more than one code state, or from one that no commit holds."""
+    states: Counter[str] = Counter()
+    for record in records:
+        found = [attempt.get("git") for attempt in record.get("attempts", [])] or [record.get("git")]
+        states.update({_state(git) for git in found})
+    if not states or (len(states) == 1 and not next(iter(states)).endswith("changes")):
+        return []
+    listed = ", ".join(f"{state} ({count} runs)" for state, count in states.most_common())
+    return [f"Code states: {listed}."]
+
+
+def _state(git: dict[str, Any] | None) -> str:
+    if not git:
+        return "unknown"
+    return f"{git['commit'][:7]}{' with uncommitted changes' if git['dirty'] else ''}"

@@ -1,0 +1,123 @@
+"""What a table is: its layout as a config gives it, and its columns, lines and cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from dypam.config import ConfigError
+from eval import extract, stats
+from eval.aggregate import PUBLISHED_SEED
+
+SHOWS = ("seed", "mean", "interval", "published", "difference")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table is drawn (`table` of a `configs/experiment/*.yaml`).
+
+    Attributes:
+        name: file name without suffix.
+        caption: what the table shows.
+        protocols: scoring protocols, each with its own lines.
+        show: lines of each method: `seed` (the run of `seed`), `mean` (mean ± sd over seeds), `interval`
+            (95 % bootstrap over examples, run of `seed`), `published`, `difference` (seed − published).
+        ours: the method that is starred.
+        seed: the seed that stands beside published numbers.
+        chance: whether a line for guessing comes first.
+        params: whether the published Param(%) is a column.
+        published: CSV file of published numbers, in `eval/published/`.
+        test: `student`, `welch` or `paired`.
+        holm: adjust the p-values of the table's stars by Holm's procedure.
+        digits: decimals.
+        rehearsal: label the table as a rehearsal.
+    """
+
+    name: str
+    caption: str
+    protocols: tuple[str, ...] = ("paper",)
+    show: tuple[str, ...] = ("mean",)
+    ours: str = "dypam"
+    seed: int = PUBLISHED_SEED
+    chance: bool = False
+    params: bool = False
+    published: str | None = None
+    test: stats.Kind = "student"
+    holm: bool = False
+    digits: int = 2
+    rehearsal: bool = False
+
+    @classmethod
+    def from_config(cls, given: Mapping[str, Any]) -> Layout:
+        """Build from a plain dict; raise `ConfigError` on an unknown key or value."""
+        known = {f.name for f in fields(cls)}
+        for key in given:
+            if key not in known:
+                raise ConfigError(f"table.{key} is unknown; use one of {', '.join(sorted(known))}.")
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+        for key in ("name", "caption"):
+            if not isinstance(values.get(key), str):
+                raise ConfigError(f"table.{key} is {values.get(key)!r}; give some text.")
+        layout = cls(**values)
+        choices = (("show", layout.show, SHOWS), ("protocols", layout.protocols, tuple(extract.PROTOCOLS)))
+        for name, chosen, allowed in (*choices, ("test", (layout.test,), stats.KINDS)):
+            for value in chosen:
+                if value not in allowed:
+                    raise ConfigError(f"table.{name} has {value!r}; use {', '.join(allowed)}.")
+        beside = {"published", "difference"} & set(layout.show)
+        if beside and layout.rehearsal:
+            raise ConfigError("table.show puts published numbers beside a rehearsal; remove them from show.")
+        if beside and not layout.published:
+            raise ConfigError(
+                "table.show has published numbers, but table.published names no file; give one."
+            )
+        return layout
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: `kind` is `set`, `average` or `params`; `n` the number of examples."""
+
+    key: str
+    label: str
+    kind: str
+    n: int | None = None
+    contaminated: str | None = None
+
+
+@dataclass
+class Cell:
+    """A value in percent (None: missing), its spread or interval, the number of runs, and its marks."""
+
+    value: float | None = None
+    sd: float | None = None
+    interval: tuple[float, float] | None = None
+    runs: int = 0
+    mark: str = ""
+    star: bool = False
+
+
+@dataclass
+class Line:
+    """One line of a table: backbone, method, the way it is shown, and a cell for each column."""
+
+    backbone: str
+    method: str
+    variant: str
+    kind: str
+    cells: dict[str, Cell]
+    ours: bool = False
+
+
+@dataclass
+class Table:
+    """What a renderer needs; `tests` are the comparisons behind the stars."""
+
+    layout: Layout
+    columns: list[Column]
+    lines: list[Line]
+    caption: str
+    notes: list[str]
+    missing: dict[str, str] = field(default_factory=dict)
+    tests: list[dict[str, Any]] = field(default_factory=list)
