@@ -15,10 +15,11 @@ from dypam.peft_method import PeftMethod
 
 
 class BOFT(PeftMethod):
-    """Orthogonal rotations of the inputs and scales of the outputs (Liu et al., 2024), with one butterfly factor.
+    """Orthogonal rotations of the inputs, scales of the outputs (Liu et al., 2024); one butterfly factor.
 
-    PEFT makes a dense matrix of the rotation and rounds it to the input's dtype; here blocks stay blocks, and
-    FP32, and only the frozen product runs in the backbone's dtype.
+    PEFT multiplies dense matrices, permutations among them, and rounds them to the input's dtype; with one
+    factor there is nothing to permute.  Here blocks stay blocks, in FP32, and only the frozen product runs in
+    the backbone's dtype.
     """
 
     config_class = BOFTConfig
@@ -29,8 +30,11 @@ class BOFT(PeftMethod):
             raise ConfigError("method.boft_n_butterfly_factor: needs PEFT's CUDA extension; set it to 1.")
 
     def _adapt(self, model: nn.Module, config: PeftConfig, seed: int) -> PeftModel:
-        # PEFT would try to compile its CUDA extension once a layer; one factor is the same function without it.
-        with mock.patch.object(layer, "get_fbd_cuda", return_value=None):
+        # PEFT would compile its CUDA extension, once a layer; one factor is the same function without it.
+        with (
+            mock.patch.object(layer, "get_fbd_cuda", return_value=None),
+            mock.patch.object(layer.BOFTLayer, "perm2mat", lambda self, indices: torch.eye(len(indices))),
+        ):
             return super()._adapt(model, config, seed)
 
     def prepare(self, model: nn.Module) -> None:
@@ -38,10 +42,19 @@ class BOFT(PeftMethod):
         for module in model.modules():
             if type(module) is layer.Linear:
                 module.__class__ = BlockLinear
+                module.boft_P = torch.empty(0, device=module.boft_P.device)
 
 
 class BlockLinear(layer.Linear):
     """PEFT's BOFT layer with its rotation applied block by block."""
+
+    def blocks(self, name: str) -> torch.Tensor:
+        """Return the orthogonal blocks [n, c, c] of an adapter."""
+        return self.boft_dropout[name](self.cayley_batch(self.boft_R[name][0])[None])[0]
+
+    def get_delta_weight(self, adapter: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the dense rotation and the scales, for merging."""
+        return torch.block_diag(*self.blocks(adapter)), self.boft_s[adapter]
 
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Return s ⊙ W (x R) in W's dtype; x is [..., in_features], R block-diagonal."""
@@ -51,7 +64,7 @@ class BlockLinear(layer.Linear):
         scale = torch.ones((), device=x.device)
         rotated = x.float()
         for name in active:
-            blocks = self.boft_dropout[name](self.cayley_batch(self.boft_R[name][0])[None])[0]
+            blocks = self.blocks(name)
             rotated = torch.einsum(
                 "...nk,nkc->...nc", rotated.unflatten(-1, blocks.shape[:2]), blocks
             ).flatten(-2)
