@@ -105,24 +105,15 @@ def _membership(corpus: Corpus, text: str, spans: list[tuple[int, int]], names: 
 @contextmanager
 def _states(model: nn.Module) -> Iterator[dict[str, list[np.ndarray]]]:
     """Record, for each forward, every layer's q, k, v as [tokens, heads, d_h] (batch of one)."""
-    config = model.config
-    heads = config.num_attention_heads
-    shape = {
-        "q": heads,
-        "k": getattr(config, "num_key_value_heads", None) or heads,
-        "v": getattr(config, "num_key_value_heads", None) or heads,
-    }
-    seen: dict[str, list[np.ndarray]] = {part: [] for part in shape}
+    seen: dict[str, list[np.ndarray]] = {part: [] for part in "qkv"}
     handles = []
     for module in model.modules():
         if hasattr(module, _FUSED):
-            handles.append(
-                getattr(module, _FUSED).register_forward_hook(_fused_hook(seen, heads, module.head_dim))
-            )
-        elif all(hasattr(module, f"{part}_proj") for part in shape):
-            for part, count in shape.items():
-                norm = getattr(module, f"{part}_norm", None)
-                hook = _hook(seen[part], count, module.head_dim, norm)
+            hook = _fused_hook(seen, module.head_dim)
+            handles.append(getattr(module, _FUSED).register_forward_hook(hook))
+        elif all(hasattr(module, f"{part}_proj") for part in seen):
+            for part, into in seen.items():
+                hook = _hook(into, module.head_dim, getattr(module, f"{part}_norm", None))
                 handles.append(getattr(module, f"{part}_proj").register_forward_hook(hook))
     if not handles:
         raise ConfigError(
@@ -136,21 +127,21 @@ def _states(model: nn.Module) -> Iterator[dict[str, list[np.ndarray]]]:
             handle.remove()
 
 
-def _hook(into: list[np.ndarray], heads: int, d: int, norm: nn.Module | None) -> Callable[..., None]:
+def _hook(into: list[np.ndarray], d: int, norm: nn.Module | None) -> Callable[..., None]:
     """Return a hook that keeps one projection's output, through the per-head norm where there is one."""
 
     def keep(_: nn.Module, __: Any, output: torch.Tensor) -> None:
-        states = output.reshape(-1, heads, d)
+        states = output.reshape(output.shape[-2], -1, d)
         into.append((norm(states) if norm else states).float().cpu().numpy())
 
     return keep
 
 
-def _fused_hook(seen: dict[str, list[np.ndarray]], heads: int, d: int) -> Callable[..., None]:
+def _fused_hook(seen: dict[str, list[np.ndarray]], d: int) -> Callable[..., None]:
     """Return a hook that splits BLOOM's fused projection, [tokens, heads, (q, k, v), d_h]."""
 
     def keep(_: nn.Module, __: Any, output: torch.Tensor) -> None:
-        states = output.reshape(-1, heads, 3, d).float().cpu().numpy()
+        states = output.reshape(output.shape[-2], -1, 3, d).float().cpu().numpy()
         for i, part in enumerate(seen):
             seen[part].append(states[:, :, i])
 
