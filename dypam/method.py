@@ -37,6 +37,9 @@ class StepView(Protocol):
     def grad(self, parameter: nn.Parameter) -> torch.Tensor | None:
         """Return the full accumulated gradient (valid in `before_step` only)."""
 
+    def set_grad(self, parameter: nn.Parameter, value: torch.Tensor) -> None:
+        """Replace the gradient that clipping and the optimizer will see (in `before_step` only)."""
+
     def weight(self, parameter: nn.Parameter) -> torch.Tensor:
         """Return a copy of the full FP32 master weight."""
 
@@ -82,6 +85,12 @@ class Method(ABC):
     def penalty(self, model: nn.Module) -> torch.Tensor | None:
         """Return a differentiable scalar to add to the training loss (once per global batch), or None."""
         return None
+
+    def parameter_counts(self, model: nn.Module) -> tuple[int, int]:
+        """Return (trained, backbone + adapter) of an adapted model, as published Param(%) has them."""
+        groups = self.parameter_groups(model)
+        trained = sum(p.numel() for group in groups for p in group["params"])
+        return trained, sum(p.numel() for p in model.parameters())
 
     def before_step(self, model: nn.Module, step: StepView) -> None:
         """Run after the last backward of an accumulation window, before clipping and the optimizer."""
