@@ -272,8 +272,8 @@ def _code_states(records: Iterable[dict[str, Any]]) -> list[str]:
         states.update({_state(git) for git in found})
     if not states or (len(states) == 1 and not next(iter(states)).endswith("changes")):
         return []
-    listed = ", ".join(f"{state} ({count} runs)" for state, count in states.most_common())
-    return [f"Code states: {listed}."]
+    listed = ", ".join(f"{state} ({count})" for state, count in states.most_common())
+    return [f"Code states, with their number of runs: {listed}."]
 
 
 def _state(git: dict[str, Any] | None) -> str:

@@ -189,7 +189,7 @@ def _latex_group(table: Table, lines: list[Line], backbones: bool, variants: boo
         method = "" if same else escape(line.method)
         method = rf"\textbf{{{method}}}" if line.ours and method else method
         start = [""] * backbones
-        if backbones and index == 0:
+        if backbones and index == 0 and line.backbone:
             start = [rf"\multirow{{{len(lines)}}}{{*}}{{\textbf{{{escape(line.backbone)}}}}}"]
         yield " & ".join([*start, method, *([escape(line.variant)] * variants), *cells]) + r" \\"
 

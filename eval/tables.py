@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dypam.config import ConfigError, TestSet
 from eval import stats
@@ -28,7 +31,9 @@ def build(collection: Collection, layout: Layout, testsets: Mapping[str, TestSet
     sets = collection.suite.tests if collection.suite else dict(testsets or {})
     columns = _columns(sets, layout)
     published = read_published(layout.published) if layout.published else {}
-    variants = [(p, show) for p in layout.protocols for show in layout.show]
+    # published numbers have one protocol: the first
+    pairs = [(p, show) for p in layout.protocols for show in layout.show]
+    variants = [(p, show) for p, show in pairs if show != "published" or p == layout.protocols[0]]
     lines = [_chance(columns, sets)] if layout.chance else []
     for backbone in collection.grid.backbones:
         for method in collection.grid.methods:
@@ -42,6 +47,7 @@ def build(collection: Collection, layout: Layout, testsets: Mapping[str, TestSet
                 lines.append(Line(backbone, method, label, show, cells, ours))
     mark(lines, columns, layout.digits)
     tests = _stars(collection, layout, lines, variants) if layout.ours in collection.grid.methods else []
+    tests += _one_seed(collection, layout) + (_above_chance(collection, layout) if layout.chance else [])
     _relabel(lines, collection)
     caption, notes = _words(collection, layout, columns, tests)
     missing = {str(key): why for key, why in collection.missing.items()}
@@ -165,21 +171,46 @@ def _stars(
             own = line.ours and line.backbone == backbone and line.kind in ("seed", "mean")
             if own and line.variant in labels and line.cells[column].value is not None:
                 line.cells[column].star = due
-        tests.append(
-            {
-                "backbone": backbone,
-                "protocol": protocol,
-                "column": column,
-                "best_baseline": result.baseline,
-                "difference": result.test.difference,
-                "t": result.test.statistic,
-                "df": result.test.df,
-                "p": result.test.p,
-                "p_used": p,
-                "n": list(result.test.n),
-                "star": due,
-            }
-        )
+        names = {"test": layout.test, "backbone": backbone, "protocol": protocol, "column": column}
+        numbers = {"difference": result.test.difference, "t": result.test.statistic, "df": result.test.df}
+        used = {"p": result.test.p, "p_used": p, "n": list(result.test.n), "star": due}
+        tests.append({**names, "best_baseline": result.baseline, **numbers, **used})
+    return tests
+
+
+def _one_seed(collection: Collection, layout: Layout) -> list[dict[str, Any]]:
+    """Compare `ours` with the best other method by McNemar's test, where a t-test has no seeds to work on."""
+    grid, tests = collection.grid, []
+    for backbone in grid.backbones if len(grid.seeds) == 1 else []:
+        runs = {m: collection.runs.get(Key(backbone, m, grid.seeds[0])) for m in grid.methods}
+        ours = runs.pop(layout.ours, None)
+        others = {name: run for name, run in runs.items() if run}
+        for protocol in layout.protocols if ours and others else []:
+            assert ours
+            best = max(others, key=lambda name: others[name].accuracy("micro", protocol))
+            pair = [
+                np.concatenate([run.right(n, protocol) for n in run.scores[protocol]])
+                for run in (ours, others[best])
+            ]
+            names = {"test": "mcnemar", "backbone": backbone, "protocol": protocol, "column": "micro"}
+            tests.append({**names, "best_baseline": best, **asdict(stats.mcnemar(*pair)), "n": len(pair[0])})
+    return tests
+
+
+def _above_chance(collection: Collection, layout: Layout) -> list[dict[str, Any]]:
+    """Test the run of `layout.seed` (or of the first seed there is) of every method against guessing."""
+    tests = []
+    for backbone, method in {(key.backbone, key.method): None for key in collection.runs}:
+        seeds = [key.seed for key in collection.runs if key[:2] == (backbone, method)]
+        run = collection.runs[Key(backbone, method, layout.seed if layout.seed in seeds else seeds[0])]
+        for protocol in layout.protocols:
+            for name, test in collection.suite.tests.items() if collection.suite else ():
+                ((correct, n),) = run.counts(name, protocol)
+                p = stats.above_chance(int(correct), n, test.chance)
+                names = {"test": "above_chance", "backbone": backbone, "method": method, "protocol": protocol}
+                tests.append(
+                    {**names, "column": name, "correct": correct, "n": n, "chance": test.chance, "p": p}
+                )
     return tests
 
 
@@ -206,15 +237,37 @@ def _words(
         total = len(grid.runs())
         caption += f" {len(collection.missing)} of {total} runs are missing (—)."
     notes = [REHEARSAL] if layout.rehearsal else []
-    seeds = ", ".join(map(str, grid.seeds))
-    total_n = next((c.n for c in columns if c.kind == "average"), 0)
-    notes.append(f"Accuracy in %, {total_n} examples in all; {len(grid.seeds)} seed(s): {seeds}.")
+    seeds = f"seed{'s' * (len(grid.seeds) > 1)} {', '.join(map(str, grid.seeds))}"
+    total = sum(c.n or 0 for c in columns if c.kind == "set")
+    notes.append(f"Accuracy in %, {total} examples in all; {seeds}.")
     notes.append(f"Protocol: {', '.join(layout.protocols)}. Best in bold, second underlined; ties share.")
-    if tests:
+    if any("star" in test for test in tests) and len(grid.seeds) > 1:
         name = {"student": "Student", "welch": "Welch", "paired": "paired"}[layout.test]
         adjusted = ", Holm-adjusted" if layout.holm else ""
         notes.append(f"* above the best baseline: two-sided t-test ({name}) over seeds, p < 0.05{adjusted}.")
+    for test in tests:
+        if test["test"] == "mcnemar":
+            pair = f"{layout.ours} against {test['best_baseline']} ({test['protocol']}, n = {test['n']})"
+            split = f"only one right on {test['only_a']} and {test['only_b']}, p = {test['p']:.2g}"
+            notes.append(f"McNemar's test, {pair}: {split}.")
+    notes += _chance_notes(tests)
     dirty = [f"{c.label}: {c.contaminated}" for c in columns if c.contaminated]
     if dirty:
         notes.append(f"† contaminated by training data. {'; '.join(dirty)}.")
     return caption, notes + collection.notes
+
+
+def _chance_notes(tests: list[dict[str, Any]]) -> list[str]:
+    counted: dict[tuple[str, str, str], list[float]] = {}
+    for test in tests:
+        if test["test"] == "above_chance":
+            key = (test["backbone"], test["method"], test["protocol"])
+            counted.setdefault(key, []).append(test["p"])
+    if not counted:
+        return []
+    several = len({key[0] for key in counted}) > 1
+    each = []
+    for (backbone, method, protocol), ps in counted.items():
+        name = f"{backbone} {method}" if several else method
+        each.append(f"{name} ({protocol}) on {sum(p < 0.01 for p in ps)} of {len(ps)} test sets")
+    return [f"Above chance (exact binomial, p < 0.01): {', '.join(each)}."]

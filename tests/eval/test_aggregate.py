@@ -128,5 +128,5 @@ def test_code_states_are_noted(results):
     change = {"git": {"commit": "b" * 40, "dirty": True}}
     toy.change_record(run_dir(results), lambda r: r["attempts"].append(change))
     assert gather(results).notes == [
-        "Code states: aaaaaaa (4 runs), bbbbbbb with uncommitted changes (1 runs)."
+        "Code states, with their number of runs: aaaaaaa (4), bbbbbbb with uncommitted changes (1)."
     ]

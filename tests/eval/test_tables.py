@@ -85,9 +85,34 @@ def test_both_protocols_side_by_side(results):
     assert {x.variant for x in built.lines} == {"paper, mean ± sd", "strict, mean ± sd"}
 
 
+def test_one_seed_gets_mcnemar_and_no_star(results):
+    collection = collect(Grid("toy", ["tiny"], list(RIGHT), [2333]), results, workers=1)
+    built = tables.build(collection, Layout("t", "One seed"))
+    test = built.tests[-1]
+    assert (test["best_baseline"], test["only_a"], test["only_b"]) == ("lora", 8, 0)
+    assert test["p"] == pytest.approx(2 / 2**8)
+    assert "dypam against lora (paper, n = 18): only one right on 8 and 0, p = 0.0078." in " ".join(
+        built.notes
+    )
+    assert not line(built, "Dypam").cells["micro"].star
+    assert "*" not in " ".join(built.notes)
+
+
+def test_published_stands_once_beside_two_protocols(results, tmp_path):
+    path = tmp_path / "published.csv"
+    path.write_text("backbone,method,sums\ntiny,lora,40.0\n")
+    show = ["seed", "published", "difference"]
+    built = table(results, published=str(path), show=show, protocols=["paper", "strict"])
+    assert len([x for x in built.lines if x.method == "Lora"]) == 5
+
+
 def test_chance_is_weighted_and_never_marked(results):
     built = table(results, chance=True, methods=("base", "lora"), ours="none")
     cells = built.lines[0].cells
+    p = {(t["method"], t["column"]): t["p"] for t in built.tests}
+    assert p["base", "picks"] == pytest.approx(1 - 0.8**10 - 10 * 0.2 * 0.8**9)
+    assert p["lora", "sums"] == 0
+    assert "base (paper) on 1 of 2 test sets, lora (paper) on 1 of 2" in built.notes[-2]
     assert (cells["sums"].value, cells["picks"].value) == (0, 20)
     assert cells["micro"].value == pytest.approx(200 / 18)
     assert cells["macro"].value == pytest.approx(10)
