@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from dypam.tuner.digest import weights_digest
+
 __all__ = ["load_backbone", "location", "meta_model", "weights_digest"]
 
 
@@ -60,6 +62,7 @@ def load_backbone(
     """Return the model (frozen, in evaluation mode, on `device`) and its tokenizer (with a pad token).
 
     Parameters have `dtype`; rotary buffers stay FP32.  Of a vision-language checkpoint it is the text model.
+    `sdpa` is Transformers' default, which falls back to `eager` for the families that have no other.
 
     Raises:
         ConfigError: one sentence with the fix, whatever keeps the checkpoint from being loaded.
@@ -78,7 +81,7 @@ def load_backbone(
             where,
             config=config,
             use_safetensors=True,
-            attn_implementation=attn_implementation,
+            attn_implementation=None if attn_implementation == "sdpa" else attn_implementation,
             output_loading_info=True,
             **{_dtype_keyword(): dtype},
             **source,
