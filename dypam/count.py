@@ -15,9 +15,9 @@ from dypam.method import Method, RunContext
 class Counts:
     """Parameters of a method on a backbone.
 
-    `trained` of `total` (backbone and adapter) are those of the text model that is really trained; the published
-    ones are those of PEFT's `get_nb_trainable_parameters` on the whole checkpoint, which for a vision-language one
-    has adapters on its vision tower too, inert for text.
+    `trained` of `total` (backbone and adapter) are those of the text model that is really trained; the
+    published ones are those of PEFT's `get_nb_trainable_parameters` on the whole checkpoint, which for a
+    vision-language one has adapters on its vision tower too, inert for text.
     """
 
     trained: int

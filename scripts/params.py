@@ -1,18 +1,18 @@
-"""Count a method's parameters on a backbone, without weights; with no argument, audit every published Param(%).
+"""Count a method's parameters on a backbone, without weights; with no argument, audit published Param(%).
 
   python scripts/params.py                                            (the audit; a minute or two)
   python scripts/params.py backbone=qwen3-8b method=lora method.r=32  (any pair, to match a budget)
 
 Published accounting: trainable / (backbone + adapter), over the whole checkpoint that the backbone comes in.
-The audit covers Tables 1 and 3 and the RoSA chapter, and exits with 1 if a printed value neither agrees nor has
-a known reason.
+The audit covers Tables 1 and 3 and the RoSA chapter, and exits with 1 if a printed value neither agrees nor
+has a known reason.
 """
 
 import csv
+import dataclasses
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ TABLES = {"Table 1": "table1_math", "Table 3": "table3_commonsense", "RoSA chapt
 CHAPTER = "RoSA chapter"
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Printed:
     """One printed Param(%)."""
 
@@ -75,11 +75,9 @@ def audit() -> int:
         verdict = "agrees" if row.agrees(ours.percent) else next(reasons(row, ours.percent, rows), "")
         agreed += verdict == "agrees"
         unexplained += not verdict
-        print(
-            f"{row.table:12} {row.backbone:13} {row.method:10} {ours.published_trained:12,} {ours.percent:8.4f} "
-            f"{row.percent:>8}  {verdict or 'DISAGREES'}",
-            flush=True,
-        )
+        place = f"{row.table:12} {row.backbone:13} {row.method:10}"
+        values = f"{ours.published_trained:12,} {ours.percent:8.4f} {row.percent:>8}"
+        print(place, values, f" {verdict or 'DISAGREES'}", flush=True)
     explained = len(rows) - agreed - unexplained
     print(f"{len(rows)} printed: {agreed} agree, {explained} differ for a reason, {unexplained} without one.")
     return unexplained
