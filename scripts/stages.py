@@ -76,7 +76,7 @@ def files_of(config: RunConfig) -> Files:
 def prepare_backbone(config: RunConfig) -> None:
     """Make a backbone that comes in no hub's format, unless it was made before."""
     call = dict(config.backbone.convert or {})
-    if call:
+    if call and not Path(config.backbone.path).is_dir():
         from hydra.utils import get_method
 
         cache = Path(config.runtime.cache_dir)

@@ -1,0 +1,53 @@
+"""Gather finished runs into a table: print it, and write Markdown, LaTeX, CSV and JSON into results/tables.
+
+  python scripts/table.py experiment=demo
+  python scripts/table.py method=base,lora,dypam seed=2333,1000 table.name=mine 'table.show=[seed,mean]'
+  python scripts/table.py experiment=demo --pdf        (a PDF too; needs pdflatex)
+
+Runs are named as for run.py -m; those that are missing stay visibly missing.  Files only, no model.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from dypam.config import ConfigError
+from eval import render, tables
+from eval.aggregate import Grid, Source, collect
+from eval.layout import Layout
+from scripts import command, compose
+
+
+def draw(overrides: list[str], pdf: bool) -> None:
+    """Print and write the table of the grid that `overrides` mean."""
+    jobs = compose.grid(overrides)
+    configs = [compose.run_config(job) for job in jobs]
+    suites = {config.suite.name: config.suite for config in configs}
+    if len(suites) > 1:
+        raise ConfigError(f"A table has one suite, and these runs have {', '.join(suites)}: choose one.")
+    ((name, suite),) = suites.items()
+    backbones, methods, seeds = (
+        list(dict.fromkeys(values))
+        for values in zip(*((c.backbone.name, str(c.method["name"]), c.seed) for c in configs), strict=True)
+    )
+    runtime, results = configs[0].runtime, Path(configs[0].results)
+    source = Source(runtime.cache_dir, runtime.data_mirror, runtime.offline)
+    collection = collect(Grid(name, backbones, methods, seeds), results, source)
+    table = tables.build(collection, Layout.from_config(compose.table(jobs[0])), suite.tests)
+    paths = render.write(table, results / "tables", pdf=pdf)
+    print(render.to_text(table))
+    for key, why in table.missing.items():
+        print(f"missing: {key}: {why}", file=sys.stderr)
+    print(f"written: {', '.join(map(str, paths))}")
+
+
+if __name__ == "__main__":
+    with command.exit_codes():
+        flags, given = command.split(sys.argv[1:])
+        if flags & {"-h", "--help"}:
+            print(compose.help_text(str(__doc__)))
+        elif unknown := flags - {"--pdf", "-m"}:
+            raise ConfigError(f"{' '.join(sorted(unknown))} is no flag of table.py; it has --pdf and --help.")
+        else:
+            draw(given, "--pdf" in flags)
