@@ -7,11 +7,12 @@ has the run; 75 the worker lost its lease; 130 and 143 interrupted.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from data.fetch import DataError
 from dypam.config import ConfigError, RunConfig
 from dypam.files import FileError
 from dypam.lease import LeaseHeld
+from dypam.record import read_status
 from scripts import compose
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,24 +89,41 @@ def _prepend(name: str, folder: str) -> None:
 
 def _sweep(stage: Stage, overrides: list[str]) -> None:
     """Check the whole grid, then run it one process a run; other launchers are Hydra's to drive."""
-    jobs = compose.grid(overrides)
-    for job in jobs:
-        compose.run_config(job)
+    jobs = [(job, compose.run_config(job)) for job in compose.grid(overrides)]
     if compose.launcher(overrides) != "here":
         return _hydra(stage)
-    failed = []
-    for number, job in enumerate(jobs, 1):
-        print(f"[{number}/{len(jobs)}] {' '.join(job)}", flush=True)
-        code = subprocess.run([sys.executable, sys.argv[0], *job]).returncode
-        if code in (INTERRUPTED, PREEMPTED, -2, -15):
-            sys.exit(code if code > 0 else 128 - code)
+    unfinished = []
+    for number, (job, config) in enumerate(jobs, 1):
+        print(f"[{number}/{len(jobs)}] {config.run_dir}", flush=True)
+        code = _run_one(stage, job, config)
+        if code in (INTERRUPTED, PREEMPTED):
+            sys.exit(code)
         if code:
-            failed.append((job, code))
-    if failed:
-        print(f"{len(failed)} of {len(jobs)} runs did not finish; to run them again:", file=sys.stderr)
-        for job, code in failed:
-            print(f"  python {sys.argv[0]} {' '.join(job)}   # exit code {code}", file=sys.stderr)
+            unfinished.append((job, code))
+    if unfinished:
+        print(f"{len(unfinished)} of {len(jobs)} runs did not finish; to run them again:", file=sys.stderr)
+        for job, code in unfinished:
+            print(f"  python {sys.argv[0]} {shlex.join(job)}   # exit code {code}", file=sys.stderr)
         sys.exit(FAILED)
+
+
+def _run_one(stage: Stage, job: list[str], config: RunConfig) -> int:
+    """Return the exit code of one run of a grid; what is finished or failed before costs no new process."""
+    status = None
+    with suppress(FileError):
+        status = read_status(config.run_dir)
+    if status == "failed" and not config.runtime.retry_failed:
+        print("failed before; runtime.retry_failed=true runs it again", file=sys.stderr)
+        return FAILED
+    if status != "finished":
+        code = subprocess.run([sys.executable, sys.argv[0], *job]).returncode
+        return 128 - code if code < 0 else code
+    try:
+        with exit_codes():
+            stage(config)
+    except SystemExit as ending:
+        return int(ending.code or 0)
+    return 0
 
 
 def _hydra(stage: Stage) -> None:

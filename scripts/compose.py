@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import shlex
+import textwrap
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -93,19 +93,40 @@ def groups() -> list[str]:
 
 
 def help_text(doc: str) -> str:
-    """Return a script's help: its own text, the choices of every group, the single values with defaults."""
+    """Return a script's help: its own text, the choices of every group, all single values with defaults."""
     lines = [doc.strip(), "", "Choices (each one file, configs/GROUP/NAME.yaml):"]
-    lines += [f"  {group}={' | '.join(choices(group))}" for group in groups() if group != "testset"]
-    config = compose([])
+    for group in groups():
+        if group != "testset":
+            lines.append(
+                textwrap.fill(" | ".join(choices(group)), 100, initial_indent=f"  {group}=", **_WRAP)
+            )
     lines += ["", "Single values and their defaults:"]
-    for name in ("train", "decode", "prompt", "runtime"):
-        values = OmegaConf.to_container(config[name], resolve=True)
-        assert isinstance(values, dict)
-        lines += [f"  {name}.{key!s}={'null' if value is None else value}" for key, value in values.items()]
-    lines += [f"  seed={config.seed}", f"  results={config.results}", ""]
-    lines += ["Exit codes: 0 done, 1 failed, 2 wrong input, 3 another worker has the run.", ""]
-    lines += ["Other flags are Hydra's: -m (a grid of runs), --cfg job (print the configuration), --info."]
-    return "\n".join(lines)
+    for group in ("train", "decode"):
+        lines += _values((CONFIGS / group / "default.yaml").read_text(), f"{group}.")
+    body = (CONFIGS / "config.yaml").read_text().partition("\nseed:")[2].partition("\n# Hydra")[0]
+    lines += _values("seed:" + body, "")
+    lines += ["", "Exit codes: 0 done, 1 failed, 2 wrong input, 3 another worker has the run."]
+    return "\n".join(
+        [*lines, "Hydra's flags: -m (a grid of runs), --cfg job (print the configuration), --info."]
+    )
+
+
+_WRAP: dict[str, Any] = {"subsequent_indent": "    ", "break_long_words": False, "break_on_hyphens": False}
+
+
+def _values(text: str, prefix: str) -> list[str]:
+    """Return the lines `key=value   # comment` of a YAML file of plain values, at most two levels deep."""
+    lines, section = [], prefix
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if not line.strip() or line.startswith("#"):
+            continue
+        if not value.strip():
+            section = f"{key}."
+        else:
+            section = section if line.startswith(" ") else prefix
+            lines.append(f"  {section}{key.strip()}={value.strip()}")
+    return lines
 
 
 def _hydra() -> Any:
@@ -114,14 +135,14 @@ def _hydra() -> Any:
 
 
 def _parse(overrides: list[str]) -> list[Override]:
-    try:
-        return OverridesParser.create().parse_overrides(overrides)
-    except HydraException as error:
-        wrong = next((item for item in overrides if "=" not in item), None)
-        advice = (
-            f"{wrong!r} has no value: write KEY=VALUE" if wrong else f"{_first_line(error)}; quote the value"
-        )
-        raise ConfigError(f"{advice}.") from error
+    parser, parsed = OverridesParser.create(), []
+    for item in overrides:
+        try:
+            parsed += parser.parse_overrides([item])
+        except HydraException as error:
+            why = "quote its value, as in 'KEY=\"[1, 2]\"'" if "=" in item else "write KEY=VALUE"
+            raise ConfigError(f"{item} is no override that can be read: {why}.") from error
+    return parsed
 
 
 def _check_choices(overrides: list[str]) -> None:
@@ -175,8 +196,3 @@ def _like(word: str, known: list[str] | tuple[str, ...]) -> str:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def command_line(overrides: list[str]) -> str:
-    """Return overrides as one would type them."""
-    return shlex.join(overrides)
