@@ -43,7 +43,7 @@ def _reporting(path: Path) -> Iterator[None]:
         fix = "check that the path can be written"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             fix = "free disk space or raise the quota; the same command then goes on"
-        raise FileError(f"{path} cannot be written ({error.strerror}): {fix}.") from error
+        raise FileError(f"{path} cannot be written ({error.strerror or error}): {fix}.") from error
 
 
 def _write_all(descriptor: int, content: bytes) -> None:
@@ -55,9 +55,11 @@ def _write_all(descriptor: int, content: bytes) -> None:
 def _write_interruptibly(descriptor: int, content: bytes, event: str) -> None:
     """Write `content`, and let a fault test strike with half of it written."""
     if events.due(event):
-        _write_all(descriptor, content[: len(content) // 2])
+        half = len(content) // 2
+        half += content[half - 1 : half] == b"\n"  # in the middle of a line, not after one
+        _write_all(descriptor, content[:half])
         events.strike(event)
-        content = content[len(content) // 2 :]
+        content = content[half:]
     _write_all(descriptor, content)
     os.fsync(descriptor)
 
@@ -154,6 +156,13 @@ def append_lines(path: Path, rows: Iterable[Mapping[str, Any]], guard: Guard | N
             os.close(descriptor)
 
 
+def rename(path: Path, final: Path, guard: Guard | None = None) -> None:
+    """Give a finished file its final name, in the same directory."""
+    with _enter(guard), _reporting(final):
+        os.replace(path, final)
+        _sync_directory(final.parent)
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a JSONL file up to the first line that is torn or no JSON object; [] if missing."""
     rows: list[dict[str, Any]] = []
@@ -235,7 +244,8 @@ def staged_directory(final: Path, guard: Guard | None = None) -> Iterator[Path]:
         tmp = temporary(final)
         tmp.mkdir(parents=True)
     try:
-        yield tmp
+        with _reporting(final):
+            yield tmp
         replace_directory(tmp, final, guard)
     except BaseException:
         shutil.rmtree(tmp, ignore_errors=True)

@@ -27,6 +27,8 @@ from dypam.lock import FileLock
 EXIT_CODE = 75
 """With this code a worker ends that has lost its lease."""
 
+_ending = threading.Lock()
+
 
 class LeaseHeld(RuntimeError):  # noqa: N818
     """Another worker holds the run: one sentence with its process, host and age."""
@@ -77,9 +79,10 @@ def _myself(token: int) -> Holder:
 
 def _end_process(message: str) -> None:
     """End at once, without flushing or cleaning up: nothing more may be written."""
-    with suppress(OSError):
-        os.write(2, f"{message}\n".encode())
-    os._exit(EXIT_CODE)
+    with _ending:
+        with suppress(OSError):
+            os.write(2, f"{message}\n".encode())
+        os._exit(EXIT_CODE)
 
 
 class Lease:

@@ -5,6 +5,7 @@ Nothing here imports torch.  Every write is atomic and goes through the lease's 
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import time
@@ -24,16 +25,23 @@ STAGES = ("train", "generate")
 """The stages that a finished run has behind it; scores are derived from its files at any time."""
 
 
+EMPTY: dict[str, Any] = {"status": "running", "identity": {}, "stages": {}, "seconds": {}, "attempts": []}
+"""What every record has."""
+
+
 class Preempted(BaseException):
     """SIGTERM came: not an error, and no `except Exception` holds it up.  Scripts exit with code 143."""
 
 
 def read_record(run_dir: str | Path) -> dict[str, Any] | None:
     """Return the content of a run's record, None if it has none; `FileError` if it is damaged."""
+    path = Path(run_dir) / "record.json"
     try:
-        record: dict[str, Any] = files.read_json(Path(run_dir) / "record.json")
+        record: dict[str, Any] = files.read_json(path)
     except FileNotFoundError:
         return None
+    if not (isinstance(record, dict) and record.keys() >= EMPTY.keys()):
+        raise files.FileError(f"{path} is no run's record: restore it from a copy, or remove {path.parent}.")
     return record
 
 
@@ -72,7 +80,7 @@ class Record:
             files.tidy(path.parent, lease.guard)
         data = read_record(run_dir)
         if data is None:
-            data = {"status": "running", "identity": identity, "stages": {}, "seconds": {}, "attempts": []}
+            data = {**copy.deepcopy(EMPTY), "identity": identity}
         elif differing := differences(data["identity"], identity):
             raise ConfigError(
                 f"{run_dir} holds a run with another configuration ({'; '.join(differing)}): "
@@ -98,7 +106,11 @@ class Record:
         self._write()
 
     def log(self, series: str, row: dict[str, Any]) -> None:
-        """Append a row, which has its `step`, to a list such as `losses`; written by the next `update`."""
+        """Append a row, which has its `step`, to a list such as `losses`; written by the next `update`.
+
+        Call `update` before each checkpoint is saved: rows past a checkpoint are dropped by `rewind`, rows
+        that come before one and were never written would be missing.
+        """
         self.data.setdefault(series, []).append(row)
 
     def rewind(self, step: int) -> None:
