@@ -25,7 +25,7 @@ STAGES = ("train", "generate")
 """The stages that a finished run has behind it; scores are derived from its files at any time."""
 
 
-EMPTY: dict[str, Any] = {"status": "running", "identity": {}, "stages": {}, "seconds": {}, "attempts": []}
+EMPTY: dict[str, Any] = {"status": None, "identity": {}, "stages": {}, "seconds": {}, "attempts": []}
 """What every record has."""
 
 
@@ -90,9 +90,10 @@ class Record:
         return cls(path, data, lease)
 
     @property
-    def status(self) -> str:
-        """Return `running`, `finished`, `failed` or `preempted`."""
-        return str(self.data["status"])
+    def status(self) -> str | None:
+        """Return `running`, `finished`, `failed` or `preempted`; None before the first attempt."""
+        status: str | None = self.data["status"]
+        return status
 
     def finished(self, stage: str | None = None) -> bool:
         """Whether one stage, or the whole run, is done and must not be done again."""

@@ -19,7 +19,7 @@ from typing import Any
 from data.fetch import DataError
 from dypam.config import ConfigError, RunConfig
 from dypam.files import FileError
-from dypam.lease import LeaseHeld
+from dypam.lease import EXIT_CODE, LeaseHeld, LeaseLost
 from dypam.record import read_status
 from scripts import compose
 
@@ -59,6 +59,8 @@ def exit_codes() -> Iterator[None]:
         _leave(f"Error: {error}", REFUSED)
     except LeaseHeld as error:
         _leave(f"Busy: {error}", HELD)
+    except LeaseLost as error:
+        _leave(str(error), EXIT_CODE)
     except KeyboardInterrupt:
         _leave("Interrupted; the same command goes on from here.", INTERRUPTED)
     except Exception:

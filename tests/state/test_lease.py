@@ -18,7 +18,7 @@ from dypam import files
 from dypam.lease import EXIT_CODE, Lease, LeaseHeld, LeaseLost
 from tests.state import support
 
-TTL = "0.4"
+TTL = "1.0"
 
 
 @pytest.fixture
@@ -118,8 +118,8 @@ def test_damaged_lease_holds_nobody_up(held: Lease, content: bytes) -> None:
 
 
 def test_heartbeat_keeps_the_lease(tmp_path: Path) -> None:
-    with Lease.acquire(tmp_path, 0.4, on_lost=pytest.fail) as lease:
-        time.sleep(1.0)
+    with Lease.acquire(tmp_path, 1.0, on_lost=pytest.fail) as lease:
+        time.sleep(1.5)
         with pytest.raises(LeaseHeld):
             take(tmp_path)
         with lease.guard():
@@ -127,9 +127,9 @@ def test_heartbeat_keeps_the_lease(tmp_path: Path) -> None:
 
 
 def test_guard_nests_and_long_writes_keep_the_lease(tmp_path: Path) -> None:
-    with Lease.acquire(tmp_path, 0.2, on_lost=pytest.fail) as lease:
+    with Lease.acquire(tmp_path, 0.8, on_lost=pytest.fail) as lease:
         with lease.guard(), lease.guard():
-            time.sleep(0.5)
+            time.sleep(0.9)
             with pytest.raises(LeaseHeld):
                 take(tmp_path)
         with pytest.raises(LeaseHeld, match="last sign of life 0 s"):

@@ -31,6 +31,7 @@ def open_record(lease: Lease, **changes: object) -> Record:
 
 def test_new_run(lease: Lease) -> None:
     record = open_record(lease)
+    assert record.status is None
     assert read_record(lease.run_dir) is None
     assert read_status(lease.run_dir) is None
     with record.stage("train"):
@@ -178,7 +179,7 @@ def test_time_of_phases_sums_over_attempts_and_outlives_a_kill(lease: Lease) -> 
             time.sleep(0.05)
     found = read_record(lease.run_dir)
     assert found is not None
-    assert 0.2 <= found["seconds"]["load"] <= found["seconds"]["train_total"] < 1.0
+    assert 0.2 <= found["seconds"]["load"] <= found["seconds"]["train_total"] < 10
 
 
 def test_full_disk_does_not_hide_the_reason(lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
