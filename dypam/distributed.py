@@ -5,6 +5,10 @@ Works under torchrun, the DeepSpeed launcher, and without a launcher.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import io
+import logging
 import os
 import sys
 import time
@@ -14,7 +18,7 @@ from typing import Any
 from dypam.config import ConfigError
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-LOCK_PATIENCE = 180.0
+LOCK_PATIENCE = 90.0
 """Seconds that a build of DeepSpeed's op may take (it takes 30); an older lock is a dead build's."""
 
 
@@ -29,20 +33,34 @@ def world_size() -> int:
 
 
 def pick_device(device: str) -> str:
-    """Return `cuda` or `cpu` for `runtime.device` (`auto`: a GPU where there is one).
+    """Return `cpu` or `cuda:N` for `runtime.device` (`auto`: a GPU where there is one, each process its own).
 
     Raises:
-        ConfigError: `cuda` is asked for and there is none.
+        ConfigError: a GPU is asked for that is not there, or one and the same for several processes.
     """
     import torch
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("runtime.device=cuda: PyTorch sees no GPU here; set runtime.device=cpu or auto.")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+        return "cpu"
+    _, _, number = device.partition(":")
+    if number and world_size() > 1:
+        raise ConfigError(
+            f"runtime.device={device} is one GPU for {world_size()} processes; set runtime.device=cuda."
+        )
+    index = int(number or os.environ.get("LOCAL_RANK", "0"))
+    if index >= torch.cuda.device_count():
+        raise ConfigError(
+            f"runtime.device={device}: PyTorch sees {torch.cuda.device_count()} GPUs here, and process "
+            f"{rank()} needs GPU {index}; set runtime.device=cpu or auto, or start fewer processes."
+        )
+    return f"cuda:{index}"
 
 
 def start(device: str) -> None:
     """Join the process group through DeepSpeed (gloo on CPUs, NCCL on GPUs); nothing if it is joined already.
+
+    Args:
+        device: what `pick_device` returned.
 
     Raises:
         ConfigError: the launcher set only some of RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
@@ -50,23 +68,29 @@ def start(device: str) -> None:
     import torch
     from torch import distributed
 
-    if device == "cpu":
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
-    os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "warning")
     _complete_environment()
-    if device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    if device != "cpu":
+        torch.cuda.set_device(device)
     if distributed.is_initialized():
         return
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
+    backend = "nccl"
     if device == "cpu":
+        backend = "gloo"
+        os.environ["DS_ACCELERATOR"] = "cpu"
         _wait_for_build(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
-    import deepspeed
-
-    backend = "gloo" if device == "cpu" else "nccl"
     if world_size() == 1:  # a store in memory: no port to find free, no network
         distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
-    deepspeed.init_distributed(dist_backend=backend, verbose=False)
+    with contextlib.redirect_stdout(io.StringIO()):
+        import deepspeed
+
+        if device == "cpu":  # DeepSpeed may have been imported, and have chosen, long before
+            from deepspeed.accelerator import cpu_accelerator, set_accelerator
+
+            set_accelerator(cpu_accelerator.CPU_Accelerator())
+        logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+        deepspeed.init_distributed(dist_backend=backend, verbose=False)
+    atexit.register(distributed.destroy_process_group)
 
 
 def sum_over_processes(values: list[float], device: str) -> list[float]:

@@ -1,0 +1,111 @@
+"""What a person watches while a run trains: a progress bar, and Weights & Biases where it is wanted."""
+
+from __future__ import annotations
+
+import importlib.util
+import netrc
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from dypam.config import ConfigError, RunConfig
+
+
+class Tracker:
+    """The progress bar (loss, tokens/s, time left) and the W&B run of a process; all but rank 0 are mute.
+
+    Args:
+        config: the run; `runtime.progress` and `runtime.wandb` switch both parts.
+        total: optimizer steps of the whole run.
+        done: steps that an earlier attempt has behind it.
+        mute: show and send nothing.
+    """
+
+    def __init__(self, config: RunConfig, total: int, done: int, mute: bool) -> None:
+        name = f"{config.method['name']} on {config.backbone.name}, {config.suite.name}, seed {config.seed}"
+        self._bar = tqdm(
+            total=total, initial=done, desc=name, unit="step", disable=mute or not config.runtime.progress
+        )
+        self._run = None if mute else start_wandb(config, name)
+        self._clock, self._tokens = time.monotonic(), 0
+
+    def step(self, step: int, loss: float, lr: float, tokens: int) -> None:
+        """Show an optimizer step; `tokens` is the number of tokens that it read."""
+        self._tokens += tokens
+        speed = self._tokens / max(time.monotonic() - self._clock, 1e-9)
+        self._bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=f"{speed:.0f}", refresh=False)
+        self._bar.update()
+        self._send({"loss": loss, "lr": lr, "tokens_per_s": speed}, step)
+
+    def evaluation(self, step: int, val_loss: float, metrics: dict[str, Any]) -> None:
+        """Show a validation and what the method reports with it."""
+        if not self._bar.disable:
+            self._bar.write(f"step {step}: validation loss {val_loss:.4f}")
+        numbers = {f"method/{key}": value for key, value in metrics.items() if isinstance(value, int | float)}
+        self._send({"val_loss": val_loss, **numbers}, step)
+
+    def close(self, failed: bool = False) -> None:
+        """End bar and W&B run."""
+        self._bar.close()
+        if self._run is not None:
+            self._run.finish(exit_code=int(failed))
+
+    def _send(self, values: dict[str, Any], step: int) -> None:
+        if self._run is not None:
+            self._run.log(values, step=step)
+
+
+def wandb_mode(choice: str) -> str | None:
+    """Return W&B's mode for `runtime.wandb`, None for no W&B at all.
+
+    `auto` is online with a key, offline without, and off where wandb is not installed.
+    """
+    if choice == "off" or (choice == "auto" and importlib.util.find_spec("wandb") is None):
+        return None
+    if choice != "auto":
+        return choice
+    return "online" if os.environ.get("WANDB_API_KEY") or _has_netrc_key() else "offline"
+
+
+def start_wandb(config: RunConfig, name: str) -> Any:
+    """Return a W&B run that goes on where an earlier attempt of the same run stopped, or None.
+
+    Raises:
+        ConfigError: W&B is asked for and not installed, or does not start.
+    """
+    mode = wandb_mode(config.runtime.wandb)
+    if mode is None:
+        return None
+    try:
+        import wandb
+    except ImportError as error:
+        raise ConfigError(
+            f"runtime.wandb={config.runtime.wandb}: wandb is not installed; "
+            "install it or set runtime.wandb=off."
+        ) from error
+    try:
+        return wandb.init(
+            project=config.runtime.wandb_project,
+            name=name,
+            id="-".join(Path(config.run_dir).parts[-4:]),
+            resume="allow" if mode == "online" else None,
+            mode=mode,
+            dir=config.run_dir,
+            config=config.identity(),
+            settings=wandb.Settings(silent=True),
+        )
+    except wandb.Error as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(
+            f"runtime.wandb={config.runtime.wandb}: W&B does not start ({reason}); set runtime.wandb=off."
+        ) from error
+
+
+def _has_netrc_key() -> bool:
+    try:
+        return netrc.netrc().authenticators("api.wandb.ai") is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
