@@ -84,14 +84,18 @@ class Run:
 
     def published_params(self) -> float | None:
         """Return Param(%) by the published accounting, if the record has it."""
-        counts = self.record.get("counts") or {}
-        value: float | None = counts.get("published_percent")
-        return value
+        return published_params(self.record)
 
     def right(self, testset: str, protocol: str) -> np.ndarray:
         """Return one bool per example of a test set, in its order: was the answer right."""
         row = self.scores[protocol][testset]
         return unpack(row["bits"], row["n"])
+
+
+def published_params(record: dict[str, Any]) -> float | None:
+    """Return a record's Param(%) by the published accounting, None before its parameters are counted."""
+    counts = record.get("parameters")
+    return 100 * counts["published_trained"] / counts["published_total"] if counts else None
 
 
 def micro(counts: Iterable[tuple[float, int]]) -> float:

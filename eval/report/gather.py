@@ -15,7 +15,7 @@ from dypam.config import ConfigError, Suite
 from dypam.files import FileError
 from dypam.record import read_record
 from eval import published, stats
-from eval.aggregate import AVERAGES, Grid, Key, Run, Source, collect, suite_of
+from eval.aggregate import AVERAGES, Grid, Key, Run, Source, collect, published_params, suite_of
 from eval.extract import PROTOCOLS
 from eval.tables import read_published
 
@@ -175,20 +175,23 @@ def _published(gathered: Gathered, suite: str) -> dict[str, dict[str, float]]:
 
 
 def _comparable(suite: Suite, cells: Mapping[str, float]) -> dict[str, float]:
-    """Return the published cells of test sets that have the published size; averages if all have."""
-    sizes = _published_sizes()
-    same = {name for name, test in suite.tests.items() if test.rows == sizes.get(name)}
-    published_sets = {name for name in cells if name in sizes} or set(suite.tests)
-    averages = {"micro", "macro"} if same == set(suite.tests) == published_sets else set()
+    """Return the published cells of test sets that have the published size; averages if it is their suite."""
+    ours = {name: test.rows for name, test in suite.tests.items()}
+    groups = _published_sizes()
+    same = {name for group in groups for name in group if ours.get(name) == group[name]}
+    comparable = same | {"micro", "macro"} if ours in groups else same
     named = {name.removesuffix("_avg"): value for name, value in cells.items()}
-    return {name: value for name, value in named.items() if name in same | averages}
+    return {name: value for name, value in named.items() if name in comparable}
 
 
 @lru_cache
-def _published_sizes() -> dict[str, int]:
-    path = Path(published.__file__).with_name("table5_6_test_sets.csv")
-    with open(path, newline="") as lines:
-        return {row["dataset"]: int(row["samples"]) for row in csv.DictReader(lines)}
+def _published_sizes() -> list[dict[str, int]]:
+    """Return the rows of the published test sets, suite by suite."""
+    groups: dict[str, dict[str, int]] = {}
+    with open(Path(published.__file__).with_name("table5_6_test_sets.csv"), newline="") as lines:
+        for row in csv.DictReader(lines):
+            groups.setdefault(row["suite"], {})[row["dataset"]] = int(row["samples"])
+    return list(groups.values())
 
 
 def _row(found: Found) -> dict[str, Any]:
@@ -206,7 +209,7 @@ def _row(found: Found) -> dict[str, Any]:
 
 
 def _cells(run: Run, protocol: str) -> dict[str, list[float]]:
-    """Return by column [accuracy, low, high] in percent: Wilson's interval, or the bootstrap's of averages."""
+    """Return by column [accuracy, low, high] in percent: Wilson's interval, or the averages' bootstrap."""
     cells = {}
     for name, row in run.scores[protocol].items():
         low, high = _wilson(row["correct"], row["n"])
@@ -224,17 +227,19 @@ def _wilson(correct: int, n: int) -> tuple[float, float]:
     return round(100 * low, 3), round(100 * high, 3)
 
 
-def metrics(record: Mapping[str, Any]) -> dict[str, float | None]:
+def metrics(record: dict[str, Any]) -> dict[str, float | None]:
     """Return a run's costs: Param(%), peak memory (GB), tokens a second in training and generation, hours."""
-    counts, tokens, seconds = (record.get(key) or {} for key in ("counts", "tokens", "seconds"))
+    tokens, seconds = record.get("tokens") or {}, record.get("seconds") or {}
     memory = record.get("peak_memory") or {}
     peak = max((value for value in memory.values() if value), default=None)
+    made = [
+        start for one in (record.get("generation") or {}).get("sets", {}).values() for start in one["starts"]
+    ]
     return {
-        "params": counts.get("published_percent"),
-        "trained": counts.get("trained"),
+        "params": published_params(record),
         "memory": peak and round(peak / 1e9, 3),
-        "train_speed": _rate(tokens.get("train"), seconds.get("train")),
-        "generate_speed": _rate(tokens.get("generate"), seconds.get("generate")),
+        "train_speed": _rate(tokens.get("read"), seconds.get("train")),
+        "generate_speed": _rate(sum(s["tokens"] for s in made), sum(s["seconds"] for s in made)),
         "hours": round(sum(v for k, v in seconds.items() if k.endswith("_total")) / 3600, 4) or None,
     }
 

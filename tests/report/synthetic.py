@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict
 from pathlib import Path
 
 from data import examples
@@ -69,10 +68,11 @@ def _record(identity: dict, rng: random.Random, status: str) -> dict:
         "identity": identity,
         "stages": {"train": "synthetic", "generate": "synthetic"},
         "config": {**identity, "runtime": {"device": "cpu"}},
-        "counts": {"published_percent": 2 * rng.random(), "trained": rng.randrange(10**7)},
-        "tokens": {"train": 1_000_000, "generate": 50_000},
-        "seconds": {"train": 500 + rng.random(), "generate": 90, "train_total": 600, "generate_total": 120},
-        "peak_memory": {"train": rng.randrange(6, 20) * 10**9},
+        "parameters": {"trained": 7, "published_trained": rng.randrange(1, 20_000), "published_total": 10**6},
+        "tokens": {"read": 1_000_000, "supervised": 90_000},
+        "generation": {"sets": {"sums": {"starts": [{"tokens": 50_000, "seconds": 90.0}]}}},
+        "seconds": {"train": 500 + rng.random(), "train_total": 600, "generate_total": 120},
+        "peak_memory": {"train_bytes": rng.randrange(6, 20) * 10**9},
         "versions": {"python": "3.11", "torch": "0.0-synthetic"},
         "attempts": [{"stage": "train", "git": {"commit": "0" * 40, "dirty": False}}],
         "losses": losses,
@@ -90,10 +90,9 @@ def write_study(
                 write_run(results, given, backbone, method, seed, skill=0.75 - 0.05 * i)
 
 
-def as_published(results: Path) -> Suite:
-    """Write two runs of a suite that is named as the paper's Math10K, with made-up numbers."""
-    given = suite({"multiarith": 20, "aqua": 20}, "math10k", "Math10K (synthetic)")
+def as_published(results: Path, backbone: str = "llama-3.2-3b") -> Suite:
+    """Write two runs under the name of the paper's Math10K: MultiArith of its size, AQuA of another one."""
+    given = suite({"multiarith": 600, "aqua": 20}, "math10k", "Math10K (synthetic)")
     for method in ("dypam", "lora"):
-        write_run(results, given, "llama-3.2-3b", method, 2333)
-    assert asdict(given)["name"] == "math10k"
+        write_run(results, given, backbone, method, 2333, words=1)
     return given
