@@ -80,6 +80,8 @@ def tiny(
     of them is the identity.
     """
     config = tiny_config(family, **changes)
+    if attn_implementation is None and family == "gemma2":
+        attn_implementation = "eager"  # Transformers 4 leaves the soft cap out of SDPA
     if attn_implementation is not None:
         config._attn_implementation = attn_implementation
     with torch.random.fork_rng(devices=[]):
@@ -112,6 +114,26 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     pad, eos, bos = SPECIAL
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=pad, eos_token=eos, bos_token=bos)
+
+
+def new_cache(model: Any, batch: int, length: int) -> Any:
+    """Return the empty cache that `generate` would use."""
+    if V5:
+        return transformers.DynamicCache(config=model.config)
+    if model.config.model_type.startswith("gemma"):
+        return transformers.HybridCache(model.config, batch, max_cache_len=length, dtype=model.dtype)
+    return transformers.DynamicCache()
+
+
+def cache_arguments(cache: Any, start: int, length: int) -> dict[str, Any]:
+    """Return a forward's arguments for `length` further tokens after `start` cached ones, as `generate`'s."""
+    if V5:
+        return {"cache": cache, "use_cache": True}
+    return {
+        "past_key_values": cache,
+        "use_cache": True,
+        "cache_position": torch.arange(start, start + length),
+    }
 
 
 def save_tiny(directory: Path, family: str = "llama", *, seed: int = 0, **changes: Any) -> Path:
