@@ -71,7 +71,7 @@ clean: ## remove the virtual environments (runs and downloads stay)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is not Python 3.11, which the locks are for."; exit 2; }
 	$(PYTHON) -m venv $*
 	$*/bin/python -m pip install -q --disable-pip-version-check $(TORCH) $$(grep '^torch==' $<)
-	$*/bin/python -m pip install -q --disable-pip-version-check -r $<
+	$*/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $< && $*/bin/python -m pip check
 	rm -rf $*/torch_extensions
 	DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$(CURDIR)/$*/torch_extensions PATH="$(CURDIR)/$*/bin:$$PATH" \
 	  $*/bin/python -c 'from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as Op; Op().load(verbose=False)'

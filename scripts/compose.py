@@ -38,9 +38,10 @@ def validated(config: DictConfig) -> RunConfig:
     try:
         plain = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(
-            f"{getattr(error, 'full_key', None) or 'A value'}: {_first_line(error)}."
-        ) from error
+        where, what = getattr(error, "full_key", None) or "A value", _first_line(error)
+        _, unset, key = what.partition("Missing mandatory value: ")
+        fault = f"{key} is ??? (not set): give it a value." if unset else f"{where}: {what}."
+        raise ConfigError(fault) from error
     assert isinstance(plain, dict)
     return RunConfig.from_resolved({str(key): plain[key] for key in plain if key not in NOT_OF_A_RUN})
 
