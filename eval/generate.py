@@ -51,16 +51,18 @@ def generate(config: RunConfig, lease: Lease) -> None:
     if not open_sets and record.finished("generate"):
         return
     with record.stage("generate"):
+        peak = {}
         if open_sets:
             with record.phase("load_for_generation"):
                 generator = Generator.of_run(config)
             with record.phase("generate"):
                 for one in open_sets.values():
                     _generate_set(config, lease, one, generator)
+            peak = {"generate_bytes": generator.peak_memory()}
         for one in sets.values():
             with lease.guard():
                 one.partial.unlink(missing_ok=True)
-        record.update(data=files.used, generation=_summary(run_dir))
+        record.update(data=files.used, generation=_summary(run_dir), peak_memory=peak)
 
 
 def _summary(run_dir: Path) -> dict[str, Any]:
@@ -164,6 +166,7 @@ class Generator:
         import torch
         from hydra.utils import instantiate
 
+        from dypam.adapter import adapter_digest as digest_of_files
         from dypam.backbone import load_backbone, weights_digest
         from dypam.precision import backbone_dtype
 
@@ -185,7 +188,12 @@ class Generator:
             attn_implementation=config.train.attn_implementation,
         )
         if (adapter / "backbone.json").exists():
-            trained_on = read_json(adapter / "backbone.json")["weights_digest"]
+            about = read_json(adapter / "backbone.json")
+            if about["adapter_digest"] != digest_of_files(adapter):
+                raise ConfigError(
+                    f"{adapter} is damaged: its files are not those that training wrote; train again."
+                )
+            trained_on = about["weights_digest"]
             if (found := weights_digest(model)) != trained_on:
                 raise ConfigError(
                     f"{adapter} was trained on other weights of {config.backbone.name} (digest "
@@ -218,6 +226,12 @@ class Generator:
         half = len(prompts) // 2
         tqdm.write(f"Out of GPU memory with {len(prompts)} prompts at once; going on with {half}.")
         return self(prompts[:half]) + self(prompts[half:])
+
+    def peak_memory(self) -> int:
+        """Return the most memory in bytes that this process has held: the GPU's, or its resident size."""
+        from dypam.machine import peak_memory
+
+        return peak_memory(self.how.device)
 
     def _continue(self, prompts: list[list[int]]) -> list[list[int]]:
         import torch

@@ -14,6 +14,7 @@ from hydra.utils import instantiate
 from transformers.utils import logging
 
 from data.collate import collate, encode
+from dypam.adapter import save_adapter
 from dypam.backbone import load_backbone, weights_digest
 from dypam.config import Backbone, ConfigError, Decode, Prompt, RunConfig, Runtime, Train
 from dypam.files import read_lines
@@ -46,8 +47,8 @@ def run_config(run_dir, backbone, method=BASE, **decode):
     )
 
 
-def adapter(config, scale=0.3, digest="d1"):
-    """Save a random adapter as training would."""
+def adapter(config, scale=0.3):
+    """Save a random adapter as training would; return its digest."""
     run_dir = Path(config.run_dir)
     method = instantiate(config.method)
     model, _ = load_backbone(config.backbone, dtype=torch.float32, device="cpu", runtime=config.runtime)
@@ -58,12 +59,9 @@ def adapter(config, scale=0.3, digest="d1"):
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.add_(scale * torch.randn_like(parameter))
-    (run_dir / "adapter").mkdir(parents=True, exist_ok=True)
-    method.save(model, run_dir / "adapter")
-    (run_dir / "adapter" / "backbone.json").write_text(
-        json.dumps({"weights_digest": kept, "adapter_digest": digest})
-    )
-    return method, model
+    with Lease.acquire(run_dir) as lease:
+        save_adapter(method, model, run_dir, lease, {"weights_digest": kept})
+    return score.adapter_digest(run_dir)
 
 
 def start(config):
@@ -147,12 +145,12 @@ def test_batches_go_from_long_to_short():
 
 def test_a_whole_run(tmp_path, tiny_backbone_dir):
     config = run_config(tmp_path, tiny_backbone_dir("qwen3"), DYPAM)
-    adapter(config)
+    digest = adapter(config)
     rows = start(config)
     run_dir = Path(config.run_dir)
     assert [row["id"] for row in rows] == [f"sums/{i}" for i in range(8)]
     assert list(rows[0]) == list(toy.prediction({"id": "", "prompt": "", "answer": ""}, "", ""))
-    assert {row["adapter_digest"] for row in rows} == {"d1"}
+    assert {row["adapter_digest"] for row in rows} == {digest}
     assert all(1 <= row["n_tokens"] <= 6 for row in rows)
     assert score.score_run(run_dir, config.suite, None)["protocols"]["paper"]["sums"]["n"] == 8
     notes = json.loads((run_dir / "generation.json").read_text())
@@ -162,6 +160,7 @@ def test_a_whole_run(tmp_path, tiny_backbone_dir):
     record = json.loads((run_dir / "record.json").read_text())
     assert record["generation"] == notes
     assert record["seconds"]["generate"] > 0
+    assert record["peak_memory"]["generate_bytes"] > 2**20
     assert "generate" in record["stages"]
     assert not list((run_dir / "predictions").glob("*.partial.jsonl"))
 
@@ -240,7 +239,7 @@ def test_a_duplicate_is_dropped(finished, prompts_made):
 
 def test_another_adapter_makes_all_rows_again(finished, prompts_made):
     config, rows = finished
-    adapter(config, scale=0.6, digest="d2")
+    adapter(config, scale=0.6)
     again = start(config)
     assert sum(prompts_made) == 18
     assert [row["response"] for row in again] != [row["response"] for row in rows]
@@ -291,7 +290,9 @@ def test_killed_and_started_again_the_rows_are_the_same(tmp_path, tiny_backbone_
 
 def test_resume_keeps_batches_as_they_are(finished):
     config, _ = finished
-    one = Predictions(Path(config.run_dir), "sums", score.expected(config.suite.tests["sums"], None), "d1")
+    run_dir = Path(config.run_dir)
+    wanted = score.expected(config.suite.tests["sums"], None)
+    one = Predictions(run_dir, "sums", wanted, score.adapter_digest(run_dir))
     sums(config).rename(one.partial)
     with Lease.acquire(config.run_dir) as lease:
         kept, todo = one.resume([[0, 1, 2], [3, 4, 5], [6, 7]], lease)
@@ -300,6 +301,17 @@ def test_resume_keeps_batches_as_they_are(finished):
         kept, todo = one.resume([[0, 1, 2], [3, 4, 5], [6, 7]], lease)
     assert (sorted(kept), todo) == ([3, 4, 5, 6, 7], [[0, 1, 2]])
     assert [row["id"] for row in read_lines(one.partial)] == [f"sums/{i}" for i in range(3, 8)]
+
+
+def test_a_damaged_adapter_is_refused(finished):
+    config, _ = finished
+    sums(config).unlink()
+    weights = Path(config.run_dir) / "adapter" / "adapter_model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ConfigError, match="is damaged"):
+        start(config)
 
 
 def test_no_adapter_is_one_sentence(tmp_path, tiny_backbone_dir):
