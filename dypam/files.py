@@ -35,8 +35,8 @@ def _enter(guard: Guard | None) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def _reporting(path: Path) -> Iterator[None]:
-    """Turn an `OSError` into one sentence."""
+def reporting(path: Path) -> Iterator[None]:
+    """Turn an `OSError` of the block, which writes `path`, into a `FileError`."""
     try:
         yield
     except OSError as error:
@@ -85,7 +85,7 @@ def write_atomic(path: Path, content: bytes | str, guard: Guard | None = None) -
     Raises `FileError`, with the old content still in place, if the disk is full or the path is no good.
     """
     data = content.encode() if isinstance(content, str) else content
-    with _enter(guard), _reporting(path):
+    with _enter(guard), reporting(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = temporary(path)
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -139,7 +139,7 @@ def append_lines(path: Path, rows: Iterable[Mapping[str, Any]], guard: Guard | N
     On failure (a full disk) the file is as long as before.
     """
     content = "".join(json.dumps(as_json(row), ensure_ascii=False) + "\n" for row in rows).encode()
-    with _enter(guard), _reporting(path):
+    with _enter(guard), reporting(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
@@ -158,7 +158,7 @@ def append_lines(path: Path, rows: Iterable[Mapping[str, Any]], guard: Guard | N
 
 def rename(path: Path, final: Path, guard: Guard | None = None) -> None:
     """Give a finished file its final name, in the same directory."""
-    with _enter(guard), _reporting(final):
+    with _enter(guard), reporting(final):
         os.replace(path, final)
         _sync_directory(final.parent)
 
@@ -177,7 +177,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def cut_lines(path: Path, rows: int, guard: Guard | None = None) -> None:
     """Shorten a JSONL file to its first `rows` lines."""
-    with _enter(guard), _reporting(path), open(path, "r+b") as lines:
+    with _enter(guard), reporting(path), open(path, "r+b") as lines:
         length = sum(len(line) for _, line in zip(range(rows), lines, strict=False))
         os.ftruncate(lines.fileno(), length)
         os.fsync(lines.fileno())
@@ -196,7 +196,7 @@ def files_under(directory: Path) -> list[Path]:
 
 def sync_tree(directory: Path) -> None:
     """Bring every file and folder under `directory`, and itself, to the disk."""
-    with _reporting(directory):
+    with reporting(directory):
         for folder, _, names in os.walk(directory, topdown=False):
             for name in names:
                 with open(os.path.join(folder, name), "rb") as content:
@@ -222,7 +222,7 @@ def replace_directory(tmp: Path, final: Path, guard: Guard | None = None) -> Non
     """
     sync_tree(tmp)
     old = final.with_name(f"{OLD}{final.name}")
-    with _enter(guard), _reporting(final):
+    with _enter(guard), reporting(final):
         if not final.exists():
             os.rename(tmp, final)
         elif _exchange(tmp, final):
@@ -240,11 +240,11 @@ def replace_directory(tmp: Path, final: Path, guard: Guard | None = None) -> Non
 @contextmanager
 def staged_directory(final: Path, guard: Guard | None = None) -> Iterator[Path]:
     """Yield an empty directory beside `final` that takes its place if the block ends well, else vanishes."""
-    with _enter(guard), _reporting(final):
+    with _enter(guard), reporting(final):
         tmp = temporary(final)
         tmp.mkdir(parents=True)
     try:
-        with _reporting(final):
+        with reporting(final):
             yield tmp
         replace_directory(tmp, final, guard)
     except BaseException:
@@ -254,7 +254,7 @@ def staged_directory(final: Path, guard: Guard | None = None) -> Iterator[Path]:
 
 def remove_directory(path: Path, guard: Guard | None = None) -> None:
     """Remove a directory so that no part of it is ever seen under its name."""
-    with _enter(guard), _reporting(path):
+    with _enter(guard), reporting(path):
         aside = temporary(path)
         os.rename(path, aside)
         shutil.rmtree(aside)

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dypam.files import FileError, read_json, write_json
+from dypam.files import FileError, read_json, reporting, write_json
 from dypam.lock import FileLock
 
 EXIT_CODE = 75
@@ -113,15 +113,20 @@ class Lease:
         """Take the lease of `run_dir` (made if missing) and start its heartbeat.
 
         Seconds: `ttl` until others may take over from a holder that no longer renews, `wait` (default: the
-        smaller of `ttl` and 10) until giving up on a holder that stands in the middle of a write.  Raises
-        `LeaseHeld`.  `on_lost` is called from a thread or a signal handler, by default to end the process.
+        smaller of `ttl` and 10) until giving up on a holder that stands in the middle of a write.  `on_lost`
+        is called from a thread or a signal handler, by default to end the process.
+
+        Raises:
+            LeaseHeld: another worker holds it.
+            FileError: the directory cannot be made, written or locked.
         """
         run_dir = Path(run_dir).absolute()
-        run_dir.mkdir(parents=True, exist_ok=True)
-        _refuse_if_held(run_dir)
         lock = FileLock(run_dir / "lease.lock")
-        if not lock.take(min(ttl, 10.0) if wait is None else wait):
-            raise _stands_still(run_dir)
+        with reporting(run_dir):
+            run_dir.mkdir(parents=True, exist_ok=True)
+            _refuse_if_held(run_dir)
+            if not lock.take(min(ttl, 10.0) if wait is None else wait):
+                raise _stands_still(run_dir)
         try:
             token = _refuse_if_held(run_dir) + 1
             lease = cls(run_dir, _myself(token), ttl, lock, on_lost)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -53,11 +52,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 def state_of(worker: subprocess.Popen[str]) -> str:
     """Return the letter of a process's state: T when it is stopped, Z when it is dead and not yet reaped."""
     return Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def stop(worker: subprocess.Popen[str]) -> None:
-    worker.send_signal(signal.SIGSTOP)
-    wait_until(lambda: state_of(worker) == "T")
 
 
 def snapshot(directory: Path) -> dict[str, tuple[int, int, bytes]]:

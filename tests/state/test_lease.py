@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,6 @@ import pytest
 from dypam import files
 from dypam.lease import EXIT_CODE, Lease, LeaseHeld, LeaseLost
 from tests.state import support
-
-TTL = "1.0"
 
 
 @pytest.fixture
@@ -186,13 +186,14 @@ def test_of_many_at_once_exactly_one_wins(tmp_path: Path) -> None:
 @pytest.mark.parametrize("event", ["train.micro_step:6", "adapter.aside:2", "checkpoint.before_rename:2"])
 def test_stopped_replaced_and_continued_it_writes_nothing_more(tmp_path: Path, event: str) -> None:
     run_dir = tmp_path / "run"
-    with support.started(run_dir, "--ttl", TTL, DYPAM_STOP_AT=event) as worker:
+    with support.started(run_dir, DYPAM_STOP_AT=event) as worker:
         support.wait_until(lambda: support.state_of(worker) == "T")
         with pytest.raises(LeaseHeld):
             take(run_dir)
-        time.sleep(float(TTL) + 0.1)
+        edit(run_dir, renewed=0)
         with Lease.acquire(run_dir, 60) as lease:
             files.tidy(run_dir, lease.guard)
+            assert support.leftovers(run_dir) == []
             before = support.snapshot(run_dir)
             worker.send_signal(signal.SIGCONT)
             errors = worker.communicate(timeout=20)[1]
@@ -202,13 +203,28 @@ def test_stopped_replaced_and_continued_it_writes_nothing_more(tmp_path: Path, e
             assert support.snapshot(run_dir) == before
 
 
+def test_stopped_it_loses_the_lease_after_its_ttl(tmp_path: Path) -> None:
+    with support.started(tmp_path, "--ttl", "2", DYPAM_STOP_AT="train.micro_step:2") as worker:
+        support.wait_until(lambda: support.state_of(worker) == "T")
+
+        def taken() -> bool:
+            with suppress(LeaseHeld):
+                take(tmp_path)
+                return True
+            return False
+
+        start = time.monotonic()
+        support.wait_until(taken)
+        assert time.monotonic() - start < 5
+
+
 def test_stopped_anywhere_replaced_by_a_real_worker_and_continued(tmp_path: Path) -> None:
     """The second worker ends as an undisturbed one does; the first, continued in between, changes nothing."""
     assert support.run(tmp_path / "alone") == (0, "")
     run_dir = tmp_path / "run"
-    with support.started(run_dir, "--ttl", TTL, DYPAM_STOP_AT="train.micro_step:9") as first:
+    with support.started(run_dir, DYPAM_STOP_AT="train.micro_step:9") as first:
         support.wait_until(lambda: support.state_of(first) == "T")
-        time.sleep(float(TTL) + 0.1)
+        edit(run_dir, renewed=0)
         with support.started(run_dir, "--pause", "0.03") as second:
             support.wait_until(lambda: str(second.pid) in (run_dir / "lease.json").read_text())
             first.send_signal(signal.SIGCONT)
@@ -223,9 +239,9 @@ def test_stopped_anywhere_replaced_by_a_real_worker_and_continued(tmp_path: Path
 def test_stopped_in_the_middle_of_a_write_it_is_not_replaced(tmp_path: Path, event: str) -> None:
     """The write under way would follow the takeover: the new worker refuses, the old one goes on."""
     run_dir = tmp_path / "run"
-    with support.started(run_dir, "--ttl", TTL, DYPAM_STOP_AT=event) as worker:
+    with support.started(run_dir, DYPAM_STOP_AT=event) as worker:
         support.wait_until(lambda: support.state_of(worker) == "T")
-        time.sleep(float(TTL) + 0.1)
+        edit(run_dir, renewed=0)
         before = support.snapshot(run_dir)
         with pytest.raises(LeaseHeld, match=f"locked by process {worker.pid} .* stands still .*kill -9"):
             take(run_dir)
@@ -266,6 +282,19 @@ def test_heartbeat_reports_the_loss(tmp_path: Path) -> None:
     support.wait_until(lambda: bool(lost))
     assert "writes nothing more" in lost[0]
     lease.release()
+
+
+def test_run_directory_that_cannot_be_made_or_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(files.FileError, match=r"file/run cannot be written"):
+        take(tmp_path / "file" / "run")
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with pytest.raises(files.FileError, match=r"run cannot be written \(No locks available\)"):
+        take(tmp_path / "run")
 
 
 def test_run_directory_removed_under_its_worker(tmp_path: Path) -> None:
