@@ -54,7 +54,8 @@ def write_run(
 
 def _response(answer: str, rng: random.Random, skill: float, words: int) -> str:
     said = answer if rng.random() < skill else rng.choice(["none of them", "E", "-1"])
-    return " ".join(rng.choices(WORDS, k=words)) + f". The answer is {said}"
+    cue = rng.choice(["The answer is", "Answer:"])  # the paper's protocol reads the A of "Answer"
+    return " ".join(rng.choices(WORDS, k=words)) + f". {cue} {said}"
 
 
 def _record(identity: dict, rng: random.Random, status: str) -> dict:

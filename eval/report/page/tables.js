@@ -4,7 +4,7 @@
 function sortable(id, tableColumns, rows, caption) {
   const sort = state.sort[id] || null;
   const column = sort && tableColumns.find((c) => c.key === sort.key);
-  const sorted = column ? [...rows].sort((a, b) => compare(column.value(a), column.value(b)) * sort.direction || 0) : rows;
+  const sorted = column ? [...rows].sort((a, b) => compare(column.value(a), column.value(b), sort.direction)) : rows;
   const turn = (key) => {
     const numeric = tableColumns.find((c) => c.key === key).numeric;
     const first = numeric ? -1 : 1;
@@ -21,9 +21,11 @@ function sortable(id, tableColumns, rows, caption) {
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
     h("table", { id }, h("caption", { class: "note", hidden: true }, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
 }
-function compare(a, b) {
-  if (a === null || a === undefined || b === null || b === undefined) return (a === null || a === undefined) - (b === null || b === undefined);
-  return typeof a === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+// What is missing comes last, whichever way the rest is sorted.
+function compare(a, b, direction) {
+  const [noA, noB] = [a ?? null, b ?? null].map((value) => value === null);
+  if (noA || noB) return noA - noB;
+  return direction * (typeof a === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
 }
 
 // Best and second by the two decimals shown, ties sharing, within a backbone.
