@@ -74,6 +74,8 @@ def start(device: str) -> None:
     if distributed.is_initialized():
         return
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
+    # The ninja that built DeepSpeed's op in set-up: another release of it would build the op anew.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.prefix) / "bin"), os.environ.get("PATH", "")])
     backend = "nccl"
     if device == "cpu":
         backend = "gloo"

@@ -1,70 +1,78 @@
-"""Start a group of processes as a launcher would, and wait for them."""
+"""Groups of processes as a launcher would start them, forked from a server that has the imports behind it."""
 
+import multiprocessing
 import os
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+PRELOAD = ["tests.train.preload"]
+PATIENCE = 240
 
 
-def free_port() -> int:
+def context() -> Any:
+    """One fork server a test process; torch and DeepSpeed are imported there, and no group is joined."""
+    os.environ.update(OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(PRELOAD)
+    return server
+
+
+def run(
+    function: Callable[..., None],
+    *arguments: Any,
+    log: Path,
+    world: int = 1,
+    expect: int = 0,
+    **environment: str,
+) -> str:
+    """Call `function(*arguments)` in `world` fresh processes and return what they printed.
+
+    Every process must end with `expect` (0, or minus a signal's number); none outlives the call.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def environment(rank: int = 0, world: int = 1, port: int | None = None, **extra: str) -> dict[str, str]:
-    """What torchrun would set for this rank, one thread each, DeepSpeed on the CPU."""
-    root = Path(__file__).parents[2]
-    launcher = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": world,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }
-    clean = {key: value for key, value in os.environ.items() if key not in launcher}
-    own = {key: str(value) for key, value in launcher.items()} if world > 1 else {}
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return {
-        **clean,
-        **own,
-        "PATH": path,
-        "PYTHONPATH": str(root),
-        "OMP_NUM_THREADS": "1",
-        "DS_ACCELERATOR": "cpu",
-        **extra,
-    }
-
-
-@contextmanager
-def group(command: list[str], world: int = 1, **extra: str) -> Iterator[list[subprocess.Popen]]:
-    """Start `python COMMAND` as `world` processes; whatever happens, none outlives the block."""
-    port = free_port()
-    everyone = [
-        subprocess.Popen(
-            [sys.executable, *command],
-            env=environment(rank, world, port, **extra),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world)
-    ]
+        port = str(probe.getsockname()[1])
+    group = []
+    for rank in range(world):
+        launcher = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+        own = {**launcher, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} if world > 1 else {}
+        group.append(context().Process(target=_child, args=(log, {**own, **environment}, function, arguments)))
     try:
-        yield everyone
+        for process in group:
+            process.start()
+        for process in group:
+            process.join(PATIENCE)
     finally:
-        for process in everyone:
+        codes = [process.exitcode for process in group]
+        for process in group:
             process.kill()
-            process.communicate()
+            process.join()
+            process.close()
+    printed = log.read_text()
+    assert codes == [expect] * world, f"{codes}\n{printed[-6000:]}"
+    return printed
 
 
-def run(command: list[str], world: int = 1, expect: int | None = 0, **extra: str) -> list[str]:
-    """Run a group to its end and return the outputs; an exit status other than `expect` fails the test."""
-    with group(command, world, **extra) as everyone:
-        outputs = [process.communicate(timeout=240)[0] for process in everyone]
-        for process, output in zip(everyone, outputs, strict=True):
-            assert expect is None or process.returncode == expect, output[-4000:]
-    return outputs
+def _child(log: Path, environment: dict[str, str], function: Callable[..., None], arguments: tuple) -> None:
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.environ.update(environment)
+    code = 0
+    try:
+        import torch
+
+        torch.set_num_threads(1)
+        function(*arguments)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # no teardown of a group whose other members may be gone

@@ -1,11 +1,12 @@
-"""The same few optimizer steps under plain torch and under ZeRO-1 (as a script: one of its processes)."""
+"""The same few optimizer steps under plain torch and under ZeRO-1."""
 
-import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from dypam import distributed
 from dypam.step import TorchStep, ZeroStep
 
 STEPS, ROWS = 4, 8
@@ -81,8 +82,6 @@ def run_torch(processes: int) -> dict[str, Any]:
 
 
 def run_zero(dtype: str = "fp32") -> dict[str, Any]:
-    from dypam import distributed
-
     distributed.start("cpu")
     import deepspeed
 
@@ -111,6 +110,8 @@ def run_zero(dtype: str = "fp32") -> dict[str, Any]:
     return result(model, view, seen, moments)
 
 
-if __name__ == "__main__":
+def run_both(directory: Path) -> None:
+    """Write this process's results, by dtype, into `directory`."""
     both = {dtype: run_zero(dtype) for dtype in ("fp32", "bf16")}
-    torch.save(both, f"{sys.argv[1]}-{torch.distributed.get_rank()}.pt")
+    name = f"{distributed.world_size()}-{distributed.rank()}.pt"
+    torch.save(both, directory / name)

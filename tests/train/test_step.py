@@ -13,10 +13,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The case under every engine: `torch`, and `ZeRO dtype, world, rank`."""
     out = tmp_path_factory.mktemp("steps")
     for world in (1, 2):
-        processes.run(["-m", "tests.train.step_case", str(out / f"world{world}")], world)
+        processes.run(step_case.run_both, out, log=out / "log", world=world)
     results: dict[str, Any] = {"torch": step_case.run_torch(1)}
     for world, rank in ((1, 0), (2, 0), (2, 1)):
-        both = torch.load(out / f"world{world}-{rank}.pt")
+        both = torch.load(out / f"{world}-{rank}.pt")
         results |= {f"{dtype}, {world}, {rank}": value for dtype, value in both.items()}
     return results
 
