@@ -62,7 +62,7 @@ def load_backbone(
     """Return the model (frozen, in evaluation mode, on `device`) and its tokenizer (with a pad token).
 
     Parameters have `dtype`; rotary buffers stay FP32.  Of a vision-language checkpoint it is the text model.
-    `sdpa` is Transformers' default, which falls back to `eager` for the families that have no other.
+    `sdpa` becomes `eager` for a family that has no SDPA, or whose soft cap on attention SDPA would leave out.
 
     Raises:
         ConfigError: one sentence with the fix, whatever keeps the checkpoint from being loaded.
@@ -81,7 +81,7 @@ def load_backbone(
             where,
             config=config,
             use_safetensors=True,
-            attn_implementation=None if attn_implementation == "sdpa" else attn_implementation,
+            attn_implementation=_attention(attn_implementation, config),
             output_loading_info=True,
             **{_dtype_keyword(): dtype},
             **source,
@@ -124,6 +124,15 @@ def _dtype_keyword() -> str:
     import transformers
 
     return "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
+
+
+def _attention(wanted: str, config: Any) -> str | None:
+    """Return what to ask Transformers for; None is its default, SDPA where the family has it."""
+    if wanted != "sdpa":
+        return wanted
+    # Transformers 4.51 gives Gemma 2 SDPA and silently drops its soft cap.
+    capped = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
+    return "eager" if capped else None
 
 
 def _text_model(model: nn.Module) -> nn.Module:

@@ -46,7 +46,9 @@ def config(
         prompt=Prompt(),
         train=Train(**{**defaults, **train}),
         decode=Decode(),
-        runtime=Runtime(device="cpu", wandb="off", progress=False, offline=True, cache_dir=str(run_dir / "cache")),
+        runtime=Runtime(
+            device="cpu", wandb="off", progress=False, offline=True, cache_dir=str(run_dir / "cache")
+        ),
         seed=seed,
         results=str(run_dir.parent),
         run_dir=str(run_dir),

@@ -40,7 +40,9 @@ def run(
     for rank in range(world):
         launcher = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
         own = {**launcher, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} if world > 1 else {}
-        group.append(context().Process(target=_child, args=(log, {**own, **environment}, function, arguments)))
+        group.append(
+            context().Process(target=_child, args=(log, {**own, **environment}, function, arguments))
+        )
     try:
         for process in group:
             process.start()
