@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dypam.config import ConfigError, RunConfig
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-NOT_OF_A_RUN = ("table",)
+NOT_OF_A_RUN = ("table", "figure")
 """Top-level keys that say what is done with many runs, and belong to none."""
 
 
@@ -48,7 +48,16 @@ def validated(config: DictConfig) -> RunConfig:
 
 def table(overrides: list[str]) -> dict[str, Any]:
     """Return how the table of an experiment is drawn."""
-    plain = OmegaConf.to_container(compose(overrides).table, resolve=True)
+    return _section(overrides, "table")
+
+
+def figure(overrides: list[str]) -> dict[str, Any]:
+    """Return how the figure of an experiment is drawn."""
+    return _section(overrides, "figure")
+
+
+def _section(overrides: list[str], name: str) -> dict[str, Any]:
+    plain = OmegaConf.to_container(compose(overrides)[name], resolve=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 

@@ -17,9 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from dypam.config import ConfigError
+from dypam.config import ConfigError, RunConfig
+from dypam.distributed import pick_device
 
 OTHER = "other"
 _FUSED = "query_key_value"
@@ -52,13 +55,29 @@ class Corpus:
         return labels
 
 
-def position_kind(config: Any) -> str:
-    """Return how a model knows positions, from its Transformers config: rope, alibi or learned."""
-    if config.model_type == "bloom":
-        return "alibi"
-    if config.model_type in {"opt", "gpt2"}:
-        return "learned"
-    return "rope"
+def load(run: RunConfig, *, random: bool = False) -> tuple[nn.Module, Any]:
+    """Return a run's bare backbone and its tokenizer.
+
+    With `random`, weights are drawn from the run's seed by the architecture's own initialisation, and the
+    tokenizer is one of bytes: nothing has to be fetched, and nothing is learned.
+    """
+    from dypam.backbone import load_backbone
+
+    if not random:
+        device = pick_device(run.runtime.device)
+        dtype = torch.float32 if device == "cpu" else torch.bfloat16
+        return load_backbone(run.backbone, dtype=dtype, device=device, runtime=run.runtime)
+    torch.manual_seed(run.seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**run.backbone.architecture))
+    return model.eval(), byte_tokenizer()
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer whose tokens are the 256 bytes."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={byte: i for i, byte in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 @torch.inference_mode()
