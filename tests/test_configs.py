@@ -35,7 +35,10 @@ CHOICES = [
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_choice_makes_a_checked_run(choice):
-    for job in compose.grid([choice]):
+    by_all_but_seed = {
+        tuple(o for o in job if not o.startswith("seed=")): job for job in compose.grid([choice])
+    }
+    for job in by_all_but_seed.values():
         config = compose.run_config(job)
         assert isinstance(config, RunConfig)
         check_targets(config)
