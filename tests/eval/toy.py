@@ -85,6 +85,8 @@ def finish(results, backbone, method, seed, right, *, given=None, status="finish
     predict(run_dir, given, right, adapter=f"{method}{seed}")
     record = {
         "status": status,
+        "stages": {"train": "", "generate": ""},
+        "seconds": {},
         "identity": identity(given, backbone, method, seed),
         "attempts": [{"git": {"commit": "a" * 40, "dirty": False}}],
         **more,
