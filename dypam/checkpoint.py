@@ -113,8 +113,6 @@ class Checkpoints:
         assert self.lease
         tmp = files.temporary(final)
         with self.lease.guard():
-            for left in self.directory.glob(f"{files.TEMPORARY}*"):
-                shutil.rmtree(left)
             tmp.mkdir(parents=True)
         return tmp
 

@@ -172,6 +172,14 @@ def test_lost_lease_saves_nothing(tmp_path: Path) -> None:
     lease.release()
 
 
+def test_lease_lost_while_writing_is_no_matter_of_disks(tmp_path: Path, lease: Lease) -> None:
+    def lose(path: Path) -> None:
+        raise LeaseLost("gone")
+
+    with pytest.raises(LeaseLost, match="gone"):
+        Checkpoints(tmp_path, lease).save(200, lose, {})
+
+
 class Processes:
     """As many threads as a run has processes, with the exchanges that `torch.distributed` offers."""
 

@@ -85,6 +85,7 @@ def test_dead_holder_loses_at_once_even_as_a_zombie(tmp_path: Path) -> None:
         ({"started": "1"}, True),  # the process number was given to another process
         ({"boot_id": "before the restart"}, True),
         ({"host": "elsewhere"}, False),
+        ({"host": "elsewhere", "boot_id": "another", "pid": 1}, False),
         ({"host": "elsewhere", "renewed": 0}, True),
         (
             {"namespace": "pid:[1]", "started": "1"},
@@ -310,8 +311,25 @@ def test_run_directory_removed_under_its_worker(tmp_path: Path) -> None:
 
 def test_lock_file_replaced_under_its_worker(held: Lease) -> None:
     (held.run_dir / "lease.lock").unlink()
-    with held.guard(), pytest.raises(LeaseHeld):
-        take(held.run_dir)
+    before = (held.run_dir / "lease.json").read_bytes()
+    with held.guard():
+        edit(held.run_dir, renewed=0)
+        with pytest.raises(LeaseHeld, match="stands still"):
+            take(held.run_dir)
+        (held.run_dir / "lease.json").write_bytes(before)
+
+
+def test_lease_is_looked_at_first_of_all_after_sigcont(tmp_path: Path) -> None:
+    lost: list[str] = []
+    lease = Lease.acquire(tmp_path, 60, on_lost=lost.append)
+    os.kill(os.getpid(), signal.SIGCONT)
+    assert lost == []
+    edit(tmp_path, token=7)
+    os.kill(os.getpid(), signal.SIGCONT)
+    assert len(lost) == 1
+    lease.release()
+    os.kill(os.getpid(), signal.SIGCONT)
+    assert len(lost) == 1
 
 
 def test_forked_copy_holds_nothing(tmp_path: Path) -> None:
