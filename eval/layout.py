@@ -31,6 +31,8 @@ class Layout:
         test: `student`, `welch` or `paired`.
         holm: adjust the p-values of the table's stars by Holm's procedure.
         digits: decimals.
+        columns: the columns to show; all without it.
+        pivot: with one column, make the backbones the columns (as Table 2).
         rehearsal: label the table as a rehearsal.
     """
 
@@ -46,6 +48,8 @@ class Layout:
     test: stats.Kind = "student"
     holm: bool = False
     digits: int = 2
+    columns: tuple[str, ...] = ()
+    pivot: bool = False
     rehearsal: bool = False
 
     @classmethod
@@ -65,6 +69,10 @@ class Layout:
             for value in chosen:
                 if value not in allowed:
                     raise ConfigError(f"table.{name} has {value!r}; use {', '.join(allowed)}.")
+        if layout.pivot and len(layout.columns) != 1:
+            raise ConfigError(
+                f"table.pivot needs one column, and table.columns is {list(layout.columns)}; give one."
+            )
         beside = {"published", "difference"} & set(layout.show)
         if beside and layout.rehearsal:
             raise ConfigError("table.show puts published numbers beside a rehearsal; remove them from show.")

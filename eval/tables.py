@@ -8,10 +8,8 @@ gives p < 0.05.  What is missing stays visible: an empty value, and the count of
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from dypam.config import ConfigError, TestSet
 from eval import stats
 from eval.aggregate import AVERAGES, Collection, Key, Run, macro, micro
 from eval.layout import Cell, Column, Layout, Line, Table
+from eval.published.numbers import published_beside
 
 REHEARSAL = (
     "Rehearsal on nano models: no result of the paper's models, and not comparable with published numbers."
@@ -30,7 +29,7 @@ def build(collection: Collection, layout: Layout, testsets: Mapping[str, TestSet
     """Lay out a collection; `testsets` name the columns where no run has finished yet."""
     sets = collection.suite.tests if collection.suite else dict(testsets or {})
     columns = _columns(sets, layout)
-    published = read_published(layout.published) if layout.published else {}
+    published = published_beside(layout, sets)
     # published numbers have one protocol: the first
     pairs = [(p, show) for p in layout.protocols for show in layout.show]
     variants = [(p, show) for p, show in pairs if show != "published" or p == layout.protocols[0]]
@@ -50,25 +49,20 @@ def build(collection: Collection, layout: Layout, testsets: Mapping[str, TestSet
     tests += _one_seed(collection, layout) + (_above_chance(collection, layout) if layout.chance else [])
     _relabel(lines, collection)
     caption, notes = _words(collection, layout, columns, tests)
+    if layout.pivot:
+        columns, lines = _pivot(columns[0], lines)
     missing = {str(key): why for key, why in collection.missing.items()}
     return Table(layout, columns, lines, caption, notes, missing, tests)
 
 
-def read_published(path: str | Path) -> dict[tuple[str, str], dict[str, float]]:
-    """Return the numbers of a published table by (backbone, method) and column; blank cells are left out."""
-    file = Path(path)
-    if not file.is_absolute():
-        file = Path(__file__).parent / "published" / file.name
-    if not file.exists():
-        raise ConfigError(f"table.published is {path!r}, which does not exist; give a CSV of eval/published.")
-    with open(file, newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    return {
-        (row.pop("backbone", ""), row.pop("method")): {
-            key: float(value) for key, value in row.items() if value
-        }
-        for row in rows
-    }
+def _pivot(column: Column, lines: list[Line]) -> tuple[list[Column], list[Line]]:
+    """Return a column for each backbone instead of a line, all of them showing `column`."""
+    backbones = dict.fromkeys(line.backbone for line in lines if line.kind != "chance")
+    turned: dict[tuple[str, str], Line] = {}
+    for line in lines:
+        same = turned.setdefault((line.method, line.variant), replace(line, backbone="", cells={}))
+        same.cells |= {name: line.cells[column.key] for name in backbones if line.backbone in (name, "")}
+    return [replace(column, key=name, label=name) for name in backbones], list(turned.values())
 
 
 def mark(lines: Iterable[Line], columns: Iterable[Column], digits: int) -> None:
@@ -89,7 +83,11 @@ def _columns(sets: Mapping[str, TestSet], layout: Layout) -> list[Column]:
     params = [Column("param_pct", "Param(%)", "params")] if layout.params else []
     each = [Column(name, test.label, "set", test.rows, test.contaminated) for name, test in sets.items()]
     total = sum(test.rows for test in sets.values())
-    return [*params, *each, *(Column(name, name.capitalize(), "average", total) for name in AVERAGES)]
+    every = [*params, *each, *(Column(name, name.capitalize(), "average", total) for name in AVERAGES)]
+    for name in layout.columns:
+        if sets and name not in {column.key for column in every}:
+            raise ConfigError(f"table.columns has {name!r}; use {', '.join(column.key for column in every)}.")
+    return [column for column in every if not layout.columns or column.key in layout.columns]
 
 
 def _cell(
@@ -137,10 +135,10 @@ def _interval(run: Run, column: str, protocol: str) -> tuple[float, float]:
 def _chance(columns: Iterable[Column], sets: Mapping[str, TestSet]) -> Line:
     counts = {name: [(test.chance * test.rows, test.rows)] for name, test in sets.items()}
     everything = [pair for pairs in counts.values() for pair in pairs]
-    cells = {c.key: Cell(micro(counts[c.key])) if c.kind == "set" else Cell() for c in columns}
+    known = {name: Cell(micro(pairs)) for name, pairs in counts.items()}
     if everything:
-        cells |= {"micro": Cell(micro(everything)), "macro": Cell(macro(everything))}
-    return Line("", "Chance", "", "chance", cells)
+        known |= {"micro": Cell(micro(everything)), "macro": Cell(macro(everything))}
+    return Line("", "Chance", "", "chance", {c.key: known.get(c.key, Cell()) for c in columns})
 
 
 def _variant(layout: Layout, protocol: str, show: str) -> str:
@@ -156,7 +154,7 @@ def _stars(
     grid, found = collection.grid, []
     for backbone in grid.backbones:
         for protocol in layout.protocols:
-            for column in AVERAGES:
+            for column in (c for c in AVERAGES if not layout.columns or c in layout.columns):
                 every = {m: collection.by_seed(backbone, m, column, protocol) for m in grid.methods}
                 result = stats.star(every.pop(layout.ours), every, layout.test)
                 if result:
@@ -169,7 +167,12 @@ def _stars(
         for line in lines:
             labels = {_variant(layout, protocol, s) if len(variants) > 1 else "" for s in ("seed", "mean")}
             own = line.ours and line.backbone == backbone and line.kind in ("seed", "mean")
-            if own and line.variant in labels and line.cells[column].value is not None:
+            if (
+                own
+                and line.variant in labels
+                and column in line.cells
+                and line.cells[column].value is not None
+            ):
                 line.cells[column].star = due
         names = {"test": layout.test, "backbone": backbone, "protocol": protocol, "column": column}
         numbers = {"difference": result.test.difference, "t": result.test.statistic, "df": result.test.df}
@@ -238,7 +241,8 @@ def _words(
         caption += f" {len(collection.missing)} of {total} runs are missing (—)."
     notes = [REHEARSAL] if layout.rehearsal else []
     seeds = f"seed{'s' * (len(grid.seeds) > 1)} {', '.join(map(str, grid.seeds))}"
-    total = sum(c.n or 0 for c in columns if c.kind == "set")
+    total = max((c.n or 0 for c in columns if c.kind == "average"), default=0)
+    total = total or sum(c.n or 0 for c in columns)
     notes.append(f"Accuracy in %, {total} examples in all; {seeds}.")
     notes.append(f"Protocol: {', '.join(layout.protocols)}. Best in bold, second underlined; ties share.")
     if any("star" in test for test in tests) and len(grid.seeds) > 1:

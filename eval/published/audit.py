@@ -20,6 +20,7 @@ import yaml
 from data.fetch import manifest
 from eval.aggregate import macro, micro
 from eval.layout import Cell, Column, Line
+from eval.published.numbers import published_sizes
 from eval.tables import mark
 
 HERE = Path(__file__).parent
@@ -65,11 +66,6 @@ def read(name: str) -> list[Row]:
         return list(csv.DictReader(lines))
 
 
-def sizes() -> dict[str, int]:
-    """Return the number of examples of every test set (Tables 5 and 6)."""
-    return {row["dataset"]: int(row["samples"]) for row in read("table5_6_test_sets")}
-
-
 def tasks(row: Row) -> dict[str, Fraction]:
     """Return a row's accuracies by test set, as printed."""
     return {key: Fraction(value) for key, value in row.items() if key not in NOT_A_TASK}
@@ -87,7 +83,7 @@ def correct(accuracy: Fraction, n: int) -> int:
 
 def attainability() -> Check:
     """Check that every accuracy of Tables 1 and 3 is some k/N, rounded to two decimals."""
-    check, n_of = Check("Tables 1 and 3: every accuracy is some k/N, rounded"), sizes()
+    check, n_of = Check("Tables 1 and 3: every accuracy is some k/N, rounded"), published_sizes()
     for table, name in RANKED.items():
         for row in read(name):
             for task, value in tasks(row).items():
@@ -104,7 +100,7 @@ def truncated_attainability() -> Check:
     """Check that every accuracy of the RoSA chapter is some k/N, cut after one decimal."""
     check, n_of, rounded = (
         Check("RoSA chapter: every accuracy is some k/N, cut after one decimal"),
-        sizes(),
+        published_sizes(),
         0,
     )
     for table, name in CHAPTER.items():
@@ -122,7 +118,7 @@ def truncated_attainability() -> Check:
 
 def averages() -> Check:
     """Check that the cells of Tables 1 and 3, read as counts, give each row's micro and macro average."""
-    check, n_of = Check("Tables 1 and 3: a row's counts give its averages"), sizes()
+    check, n_of = Check("Tables 1 and 3: a row's counts give its averages"), published_sizes()
     impossible = attainability().misfits
     for table, name in RANKED.items():
         for row in read(name):
@@ -141,7 +137,7 @@ def averages() -> Check:
 
 def truncated_averages() -> Check:
     """Check that counts behind the cells of RoSA commonsense can give the printed micro average."""
-    check, n_of = Check("RoSA commonsense: the printed micro average is possible"), sizes()
+    check, n_of = Check("RoSA commonsense: the printed micro average is possible"), published_sizes()
     for row in read("rosa_commonsense"):
         low = high = 0
         for task, value in tasks(row).items():

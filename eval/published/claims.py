@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 from eval.aggregate import micro
-from eval.published.audit import CHAPTER, RANKED, Check, correct, place, read, sizes, tasks
+from eval.published.audit import CHAPTER, RANKED, Check, correct, place, read, tasks
+from eval.published.numbers import published_sizes
 
 SCALES = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b")
 
@@ -138,7 +139,7 @@ def _chapter() -> Iterator[tuple[bool, str, str, str]]:
         values = {row["method"]: float(row["micro_avg"]) for row in rows if row["backbone"] == backbone}
         best = max(values, key=lambda name: values[name])
         yield best == "rosa", f"RoSA commonsense, {backbone}", "RoSA has the best average", f"it is {best}"
-    n_of = sizes()
+    n_of = published_sizes()
     (rosa,) = (row for row in read("rosa_math") if row["method"] == "rosa")
     counts = [
         (correct(value + Fraction(1, 20), n_of[task]), n_of[task]) for task, value in tasks(rosa).items()

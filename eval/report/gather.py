@@ -17,7 +17,7 @@ from dypam.record import read_record
 from eval import published, stats
 from eval.aggregate import AVERAGES, Grid, Key, Run, Source, collect, published_params, suite_of
 from eval.extract import PROTOCOLS
-from eval.tables import read_published
+from eval.published.numbers import read_published
 
 CURVE_POINTS = 150
 RESAMPLES = 1000

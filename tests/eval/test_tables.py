@@ -11,6 +11,7 @@ from dypam.config import ConfigError
 from eval import render, stats, tables
 from eval.aggregate import Grid, collect
 from eval.layout import Layout
+from eval.published import numbers
 from tests.eval import toy
 
 SEEDS = [2333, 1000, 2000]
@@ -244,3 +245,40 @@ def test_no_engine_is_one_sentence(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match="pdflatex was not found"):
         render.compile_latex("")
+
+
+def test_backbones_as_columns_beside_a_published_average(results, tmp_path):
+    path = tmp_path / "scaling_macro.csv"
+    path.write_text("method,tiny,mini\nlora,40.0,41.0\ndypam,90.0,91.0\n")
+    show = ["seed", "published", "difference", "mean"]
+    layout = {"columns": ["macro"], "pivot": True, "show": show, "published": str(path), "chance": True}
+    built = table(results, ("tiny", "mini"), ("lora", "dypam"), **layout)
+    assert [(c.label, c.n) for c in built.columns] == [("TINY", 18), ("MINI", 18)]
+    by_name = {(x.method, x.variant): x.cells for x in built.lines}
+    assert by_name["Lora", "published"]["MINI"].value == 41
+    assert by_name["Lora", "difference"]["TINY"].value == pytest.approx(3.75)
+    assert by_name["Dypam", "published"]["MINI"].mark == "best"
+    assert by_name["Dypam", "mean ± sd"]["TINY"].star
+    assert by_name["Chance", ""]["MINI"].value == pytest.approx(10)
+    assert {test["column"] for test in built.tests if "star" in test} == {"macro"}
+    latex = render.to_latex(built)
+    assert "multirow{" not in latex.replace(r"\usepackage", "")
+    assert render.compile_latex(render.standalone(latex)).startswith(b"%PDF")
+
+
+def test_published_numbers_of_other_test_sets_are_refused(results, monkeypatch):
+    monkeypatch.setattr(numbers, "published_sizes", lambda: {"sums": 600})
+    with pytest.raises(ConfigError, match="rows is 8, the published test set has 600"):
+        table(results, published="table1_math.csv", show=["seed", "published"])
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ({"pivot": True}, "table.pivot needs one column"),
+        ({"columns": ["median"]}, "table.columns has 'median'"),
+    ],
+)
+def test_wrong_columns_are_refused(results, layout, message):
+    with pytest.raises(ConfigError, match=message):
+        table(results, **layout)

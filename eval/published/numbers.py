@@ -1,0 +1,51 @@
+"""The published numbers as tables need them; they were typed from the paper and its two thesis chapters."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+from dypam.config import ConfigError, TestSet
+from eval.layout import Layout
+
+
+def read_published(path: str | Path) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the numbers of a published table by (backbone, method) and column; blank cells are left out."""
+    file = Path(path)
+    if not file.is_absolute():
+        file = Path(__file__).parent / file.name
+    if not file.exists():
+        raise ConfigError(f"table.published is {path!r}, which does not exist; give a CSV of eval/published.")
+    with open(file, newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    return {
+        (row.pop("backbone", ""), row.pop("method")): {
+            key: float(value) for key, value in row.items() if value
+        }
+        for row in rows
+    }
+
+
+def published_beside(layout: Layout, sets: Mapping[str, TestSet]) -> dict[tuple[str, str], dict[str, float]]:
+    """Return published numbers by (backbone, method); raise `ConfigError` if ours are of other test sets."""
+    if not layout.published:
+        return {}
+    found, sizes = read_published(layout.published), published_sizes()
+    for name, test in sets.items():
+        if {"published", "difference"} & set(layout.show) and test.rows != sizes.get(name, test.rows):
+            raise ConfigError(
+                f"suite.tests.{name}.rows is {test.rows}, the published test set has {sizes[name]}: their "
+                "numbers are not to be compared; remove published and difference from table.show."
+            )
+    if any(backbone for backbone, _ in found):
+        return found
+    # one average, with the backbones as columns
+    average = "macro_avg" if "macro" in Path(layout.published).stem else "micro_avg"
+    return {(b, m): {average: value} for (_, m), row in found.items() for b, value in row.items()}
+
+
+def published_sizes() -> dict[str, int]:
+    """Return the number of examples of every published test set (Tables 5 and 6)."""
+    with open(Path(__file__).parent / "table5_6_test_sets.csv", newline="") as lines:
+        return {row["dataset"]: int(row["samples"]) for row in csv.DictReader(lines)}
