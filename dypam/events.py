@@ -33,8 +33,7 @@ def due(name: str) -> bool:
 def strike(name: str) -> None:
     """Write the proof and send the signal that is armed for this arrival at `name`."""
     number = _armed(name)
-    if number is None:
-        return
+    assert number is not None, f"{name} is not due"
     if proof := os.environ.get("DYPAM_KILL_PROOF"):
         with open(proof, "a") as out:
             out.write(f"{name} {os.getpid()}\n")

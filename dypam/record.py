@@ -18,7 +18,7 @@ from typing import Any
 
 from dypam import files
 from dypam.config import ConfigError, RunConfig, differences
-from dypam.lease import Lease, LeaseLost
+from dypam.lease import Lease
 from dypam.provenance import git_state, hardware, versions
 
 STAGES = ("train", "generate")
@@ -117,7 +117,7 @@ class Record:
     def rewind(self, step: int) -> None:
         """Drop the rows of all series that come after `step`, when training goes on from there."""
         for name, rows in self.data.items():
-            if name != "attempts" and isinstance(rows, list):
+            if isinstance(rows, list):
                 self.data[name] = [
                     row for row in rows if not isinstance(row, dict) or row.get("step", 0) <= step
                 ]
@@ -148,15 +148,13 @@ class Record:
     def stage(self, name: str) -> Iterator[None]:
         """Run one stage: `running`, then finished; `failed` with its message, or `preempted` on SIGTERM.
 
-        A worker that lost its lease writes nothing.  The run is finished when all `STAGES` are.
+        A worker that lost its lease writes nothing: `LeaseLost`.  The run is finished when all `STAGES` are.
         """
         self._begin(name)
         before = self._catch_sigterm()
         try:
             with self.phase(f"{name}_total"):
                 yield
-        except LeaseLost:
-            raise
         except BaseException as error:
             with suppress(files.FileError):  # a full disk must not hide the reason
                 if isinstance(error, Preempted | KeyboardInterrupt):
