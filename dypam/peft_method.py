@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,9 +66,9 @@ class PeftMethod(Method):
         super().__init__(name, label)
         known = {field.name for field in dataclasses.fields(self.config_class) if field.init}
         for field in sorted(set(fields) - known):
-            raise ConfigError(
-                f"method.{field}: {self.config_class.__name__} has no such field; use one of {sorted(known)}."
-            )
+            like = difflib.get_close_matches(field, known, n=1)
+            advice = f"did you mean {like[0]}?" if like else "remove it."
+            raise ConfigError(f"method.{field}: {self.config_class.__name__} has no such field; {advice}")
         if seeded and self.seed_field is None:
             raise ConfigError(f"method.seeded=true: {name} has no fixed seed of its own; remove the key.")
         self.target_modules = (
@@ -132,6 +133,9 @@ class PeftMethod(Method):
                 "load it with the method that wrote it."
             )
         config.inference_mode = True
+        if targets := self.targets(model):
+            # A saved list of modules would leave what a deeper backbone has besides without an adapter.
+            config.target_modules = targets
         adapted = self._adapt(model, config, seed=0)
         saved = load_file(str(directory / WEIGHTS))
         check_match(saved, get_peft_model_state_dict(adapted, save_embedding_layers=False), directory)

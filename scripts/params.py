@@ -102,14 +102,13 @@ def reasons(row: Printed, percent: float, rows: list[Printed]) -> Iterator[str]:
 @cache
 def count_of(*overrides: str) -> "Counts":
     """Return the counts of the backbone and method that overrides choose."""
-    from hydra.utils import instantiate
-
     from dypam.count import count
+    from dypam.validate import check_targets
 
     config = compose.run_config(list(overrides))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other libraries' remarks on what they adapt are no news here
-        return count(instantiate(config.method, _convert_="all"), config.backbone)
+        return count(check_targets(config), config.backbone)
 
 
 def main(overrides: list[str]) -> None:
