@@ -10,7 +10,7 @@ from torch import nn
 
 from dypam import DyPAMConfig
 from dypam.tuner.layers import AttentionLayer
-from tests.tiny import tiny
+from tests.tiny import FAMILIES, tiny
 
 SMALL: dict[str, Any] = {"d_e": 6, "rank": 4, "init_seed": 3}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -27,6 +27,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "train_norms": {"train_norms": True},
     "folded": {"fold": "always"},
 }
+EVERYWHERE = ("default", "shared", "before_norm", "train_norms")
+CASES = [
+    (variant, family)
+    for variant in VARIANTS
+    for family in FAMILIES
+    if variant in EVERYWHERE or family in ("llama", "qwen3")
+]
+"""The variants that meet a family's structure on all of them, the others with and without per-head norms."""
 
 
 def adapted(family: str = "llama", *, dtype: torch.dtype = torch.float32, **fields: Any) -> PeftModel:
