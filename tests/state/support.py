@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dypam import files
+from dypam.lease import Lease
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -74,3 +77,13 @@ def results(run_dir: Path) -> dict[str, bytes]:
 
 def leftovers(run_dir: Path) -> list[Path]:
     return [path for path in run_dir.rglob("*") if path.name.startswith((".tmp-", ".old-"))]
+
+
+def edit(run_dir: Path, **changes: object) -> None:
+    state = files.read_json(run_dir / "lease.json")
+    files.write_json(run_dir / "lease.json", {**state, **changes})
+
+
+def take(run_dir: Path) -> None:
+    """Take the lease and give it back."""
+    Lease.acquire(run_dir, 60, wait=0.1).release()
