@@ -1,4 +1,4 @@
-"""A former holder writes nothing more, whatever became of it: stopped, replaced, forked, its files removed."""
+"""A former holder writes nothing more, stopped, replaced, forked, its files removed."""
 
 from __future__ import annotations
 
