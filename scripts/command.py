@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -81,6 +82,8 @@ def _prepare_environment() -> None:
     _prepend("PYTHONPATH", str(ROOT))
     _prepend("PATH", str(Path(sys.prefix) / "bin"))
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
+    # PEFT and DeepSpeed ask Transformers 5 for it
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
 
 
 def _prepend(name: str, folder: str) -> None:
