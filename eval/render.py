@@ -19,8 +19,9 @@ from dypam.files import as_json, write_atomic
 from eval.layout import Cell, Column, Line, Table
 
 MISSING = "—"
-LATEX_PACKAGES = ("booktabs", "multirow", "graphicx")
-WIDE = 8
+LATEX_PACKAGES = ("booktabs", "multirow", "adjustbox")
+PAGE = 45
+"""Most lines of one LaTeX table, if it can be parted."""
 
 
 def write(table: Table, directory: Path | str, *, pdf: bool = False) -> list[Path]:
@@ -145,7 +146,14 @@ def escape(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """Return a LaTeX `table` in the paper's layout (needs booktabs, multirow, graphicx)."""
+    """Return LaTeX in the paper's layout: one `table`, or a long one as one for each backbone."""
+    groups = [list(lines) for _, lines in groupby(table.lines, key=lambda line: line.backbone)]
+    parts = [table.lines] if len(table.lines) <= PAGE or len(groups) < 2 else groups
+    needs = f"% needs \\usepackage{{{','.join(LATEX_PACKAGES)}}}"
+    return "\n".join([needs, *(_latex_float(table, lines, len(parts) > 1) for lines in parts), ""])
+
+
+def _latex_float(table: Table, lines: list[Line], part: bool) -> str:
     backbones, variants, head = _head(table)
     first = len(head) - len(table.columns)
     sizes = [rf"{{\scriptsize {size}}}" if size else "" for size in _sizes(table)]
@@ -153,31 +161,27 @@ def to_latex(table: Table) -> str:
         " & ".join(rf"\textbf{{{escape(label)}}}" for label in head) + r" \\",
         " & ".join([""] * first + sizes) + r" \\",
     ]
-    for _, group in groupby(table.lines, key=lambda line: line.backbone):
+    for _, group in groupby(lines, key=lambda line: line.backbone):
         body += [r"\midrule", *_latex_group(table, list(group), backbones, variants)]
-    tabular = [
-        rf"\begin{{tabular}}{{{'l' * first}{'r' * len(table.columns)}}}",
-        r"\toprule",
-        *body,
-        r"\bottomrule",
-    ]
-    tabular.append(r"\end{tabular}")
-    if len(head) > WIDE:
-        tabular = [r"\resizebox{\linewidth}{!}{%", *tabular, "}"]
-    notes = [rf"\par\smallskip\footnotesize {escape(' '.join(table.notes))}"]
+    caption = f"{table.caption} {lines[0].backbone}." if part and lines[0].backbone else table.caption
+    label = "-".join([table.layout.name.replace("_", "-"), *([lines[0].backbone.lower()] if part else [])])
     banner = [r"\textbf{REHEARSAL}\par\smallskip"] if table.layout.rehearsal else []
     return "\n".join(
         [
-            f"% needs \\usepackage{{{','.join(LATEX_PACKAGES)}}}",
             r"\begin{table}[htbp]",
             r"\centering",
             *banner,
-            rf"\caption{{{escape(table.caption)}}}",
-            rf"\label{{tab:{table.layout.name.replace('_', '-')}}}",
-            *tabular,
-            *notes,
+            rf"\caption{{{escape(caption)}}}",
+            rf"\label{{tab:{label}}}",
+            r"\begin{adjustbox}{max width=\linewidth, max totalheight=0.8\textheight}",
+            rf"\begin{{tabular}}{{{'l' * first}{'r' * len(table.columns)}}}",
+            r"\toprule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{adjustbox}",
+            rf"\par\smallskip\footnotesize {escape(' '.join(table.notes))}",
             r"\end{table}",
-            "",
         ]
     )
 
@@ -256,7 +260,7 @@ def _records(table: Table) -> Iterable[dict[str, Any]]:
 
 
 def standalone(latex: str) -> str:
-    """Return a whole LaTeX document with one table on a landscape page."""
+    """Return a whole LaTeX document with tables on landscape pages."""
     packages = "\n".join(rf"\usepackage{{{name}}}" for name in LATEX_PACKAGES)
     return (
         "\\documentclass{article}\n\\usepackage[utf8]{inputenc}\n\\usepackage[T1]{fontenc}\n"

@@ -236,6 +236,17 @@ def test_latex_of_differences_compiles(results, tmp_path):
     assert render.compile_latex(render.standalone(latex)).startswith(b"%PDF")
 
 
+def test_a_long_latex_table_is_parted_by_backbone(results, monkeypatch):
+    built = table(results, ("tiny", "mini"))
+    assert render.to_latex(built).count(r"\begin{table}") == 1
+    monkeypatch.setattr(render, "PAGE", 5)
+    latex = render.to_latex(built)
+    assert latex.count(r"\begin{table}") == 2
+    assert r"\caption{Toy \& test\_sets. 1 of 18 runs are missing (---). MINI.}" in latex
+    assert r"\label{tab:t-mini}" in latex
+    assert render.compile_latex(render.standalone(latex)).startswith(b"%PDF")
+
+
 def test_latex_that_cannot_be_compiled_says_why():
     with pytest.raises(ValueError, match="Undefined control sequence"):
         render.compile_latex(render.standalone(r"\nonsense"))
