@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import io
 import logging
 import os
@@ -18,8 +19,8 @@ from typing import Any
 from dypam.config import ConfigError
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-LOCK_PATIENCE = 90.0
-"""Seconds that a build of DeepSpeed's op may take (it takes 30); an older lock is a dead build's."""
+LOCK_AGE = 30.0
+"""Seconds after which a lock on DeepSpeed's op, in whose folder nobody works, is that of a killed build."""
 
 
 def rank() -> int:
@@ -68,7 +69,7 @@ def start(device: str) -> None:
     import torch
     from torch import distributed
 
-    _complete_environment()
+    _check_environment()
     if device != "cpu":
         torch.cuda.set_device(device)
     if distributed.is_initialized():
@@ -80,7 +81,6 @@ def start(device: str) -> None:
     if device == "cpu":
         backend = "gloo"
         os.environ["DS_ACCELERATOR"] = "cpu"
-        _wait_for_build(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
     if world_size() == 1:  # a store in memory: no port to find free, no network
         distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
     with contextlib.redirect_stdout(io.StringIO()):
@@ -90,6 +90,7 @@ def start(device: str) -> None:
             from deepspeed.accelerator import cpu_accelerator, set_accelerator
 
             set_accelerator(cpu_accelerator.CPU_Accelerator())
+            _load_communication_op(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
         deepspeed.init_distributed(dist_backend=backend, verbose=False)
     atexit.register(distributed.destroy_process_group)
@@ -128,22 +129,39 @@ def broadcast(value: Any) -> Any:
     return box[0]
 
 
-def _complete_environment() -> None:
-    if os.environ.get("WORLD_SIZE", "1") == "1":
-        for name, value in zip(LAUNCHER, ("0", "0", "1", "127.0.0.1", "0"), strict=True):
-            os.environ.setdefault(name, value)
+def _check_environment() -> None:
     missing = ", ".join(name for name in LAUNCHER if name not in os.environ)
-    if missing:
+    if missing and world_size() > 1:
         raise ConfigError(
             f"WORLD_SIZE={os.environ['WORLD_SIZE']} is set but {missing} is not; "
             "start several processes by torchrun or the DeepSpeed launcher."
         )
 
 
-def _wait_for_build(extensions: Path) -> None:
-    """Let another process finish building DeepSpeed's op; remove a lock that a killed build left behind."""
-    for lock in extensions.glob("*/lock"):
-        while lock.exists():
-            if time.time() - lock.stat().st_mtime > LOCK_PATIENCE:
-                lock.unlink(missing_ok=True)
-            time.sleep(0.2)
+def _load_communication_op(extensions: Path) -> None:
+    """Load DeepSpeed's CPU op, built in set-up or now; one process at a time, whatever a killed build left.
+
+    PyTorch waits for ever on the lock file of a build that was killed.
+    """
+    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+
+    folder = extensions / ShareMemCommBuilder.NAME
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "dypam.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        lock = folder / "lock"
+        while lock.exists() and (_is_built_in(folder) or time.time() - lock.stat().st_mtime < LOCK_AGE):
+            time.sleep(0.5)
+        lock.unlink(missing_ok=True)
+        builder = ShareMemCommBuilder()
+        if builder.is_compatible():
+            builder.load(verbose=False)
+
+
+def _is_built_in(folder: Path) -> bool:
+    """Tell whether some process of this machine works in `folder`, as ninja and the compiler do."""
+    for process in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if process.readlink() == folder:
+                return True
+    return False

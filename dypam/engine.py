@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -43,11 +45,30 @@ def build(
     }
     if precision == "bf16_engine":
         config["bf16"] = {"enabled": True}
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), _local_rank():
         engine = deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
     for group in engine.optimizer.param_groups:
         group["peak_lr"] = group["lr"]
     return engine
+
+
+@contextlib.contextmanager
+def _local_rank() -> Iterator[None]:
+    """Give DeepSpeed the LOCAL_RANK that it asks for, and leave nothing that others take for a launcher's."""
+    given = "LOCAL_RANK" in os.environ
+    os.environ.setdefault("LOCAL_RANK", "0")
+    try:
+        yield
+    finally:
+        if not given:
+            del os.environ["LOCAL_RANK"]
+
+
+def close(engine: Any) -> None:
+    """Take DeepSpeed's hooks off the model."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        engine.destroy()
+    engine.optimizer = None  # or the engine's end destroys it again, perhaps after the process group's
 
 
 def set_lr(engine: Any, factor: float) -> None:

@@ -104,7 +104,9 @@ class Trainer:
         self.model = self.method.attach(backbone, RunContext(config.seed, self.total))
         precision.keep_trained_in_fp32(self.model)
         if train.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+            # Transformers 5 renames it
+            enable = getattr(self.model, "activation_checkpointing_enable", None)
+            (enable or self.model.gradient_checkpointing_enable)({"use_reentrant": False})
         self.loss = ResponseLoss(
             self.model, train.logit_rows, partial(precision.forward_context, self.precision, self.device)
         )
@@ -142,10 +144,11 @@ class Trainer:
                     self._evaluate(tracker)
                 if self.step % train.checkpoint_every == 0 and self.step < self.total:
                     self._checkpoint()
+            self._finish()
             finished = True
         finally:
             tracker.close(failed=not finished)
-        self._finish()
+            engine.close(self.engine)
 
     def _optimizer_step(self, tracker: Tracker) -> None:
         train, batching = self.config.train, self.batching
@@ -294,6 +297,5 @@ class Trainer:
     def _finish(self) -> None:
         self._note_progress()
         self.record.update(final_weights=engine.trained_digest(self.model))
-        self.engine.destroy()
         if self.lease is not None:
             self.checkpoints.clear()

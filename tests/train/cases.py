@@ -1,14 +1,63 @@
 """Small whole runs on tiny models: their data, and their configurations."""
 
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch import nn
+
+from baselines.lora import LoRA
 from dypam.config import Backbone, Decode, Prompt, RunConfig, Runtime, Suite, Train
+from dypam.method import StepView
 from tests.tiny import tiny_config
 
 LORA = {"_target_": "baselines.lora.LoRA", "name": "lora", "r": 4}
 DYPAM = {"_target_": "dypam.tuner.method.DyPAM", "name": "dypam", "rank": 4, "d_e": 4}
 BASE = {"_target_": "baselines.base.Base", "name": "base"}
+
+
+class Poisoned(LoRA):
+    """LoRA with a penalty that is always 0, and from the third step on has NaN as its gradient."""
+
+    steps = 0
+
+    def penalty(self, model: nn.Module) -> torch.Tensor:
+        self.steps += 1
+        weight = next(p for p in model.parameters() if p.requires_grad)
+        zero = (weight * 0).sum()
+        return zero.sqrt() * 0 if self.steps >= 3 else zero
+
+
+class RuinedAtTheEnd(LoRA):
+    """LoRA whose last step makes one weight matrix huge."""
+
+    def after_step(self, model: nn.Module, step: StepView) -> None:
+        if step.step == step.total_steps:
+            weight = next(p for p in model.parameters() if p.requires_grad)
+            step.set_weight(weight, step.weight(weight) + 100)
+
+
+class Noisy(LoRA):
+    """LoRA that adds random numbers of every generator to a weight, more and more of them."""
+
+    total = 0.0
+
+    def after_step(self, model: nn.Module, step: StepView) -> None:
+        weight = next(p for p in model.parameters() if p.requires_grad)
+        numbers = (random.random(), float(np.random.rand()), float(torch.rand(())))
+        self.total += sum(numbers)
+        step.set_weight(weight, step.weight(weight) + 1e-3 * self.total)
+
+    def metrics(self, model: nn.Module) -> dict[str, Any]:
+        return {"total": self.total}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.total = state["total"]
 
 
 def examples(*, files: Any, size: int = 24) -> Any:

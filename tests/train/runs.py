@@ -1,0 +1,40 @@
+"""Train small runs in this process, or in fresh ones, and look at what they left."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dypam.config import RunConfig
+from dypam.distributed import rank
+from dypam.lease import Lease
+from dypam.train import train
+
+
+def complete(config: RunConfig) -> dict[str, Any]:
+    """Train to the end and return the record; process 0 takes the lease."""
+    if rank():
+        train(config, None)
+    else:
+        with Lease.acquire(config.run_dir) as lease:
+            train(config, lease)
+    return record(config)
+
+
+def record(config: RunConfig) -> dict[str, Any]:
+    return json.loads((Path(config.run_dir) / "record.json").read_text())
+
+
+def outcome(config: RunConfig) -> dict[str, Any]:
+    """What two runs of the same work must share: weights, best adapter, every loss."""
+    about = json.loads((Path(config.run_dir) / "adapter" / "backbone.json").read_text())
+    content = record(config)
+    keys = ("final_weights", "losses", "best", "tokens")
+    return {**{key: content[key] for key in keys}, "adapter": about["adapter_digest"]}
+
+
+def logits(model: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    model.eval()
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False).logits
