@@ -1,9 +1,13 @@
 """The embedded suite: generated one-step word problems with worked answers in four answer formats.
 
-A problem is an operation on two small numbers told as a story.  About three in ten contents (operation and
+A problem is an operation on two small numbers told as a story.  About four in ten contents (operation and
 numbers, without regard to their order in sums and products) are held out: training draws from the others,
 test sets from the held-out ones, each content once a set.  The border is a hash of the content, so no choice
-of seeds or sizes mixes them.  Labels are balanced.  The formats are those of LLM-Adapters' files.
+of seeds or sizes mixes them.  Labels are balanced.
+
+The answer formats are those of LLM-Adapters' files, but an option's label stands behind its value, and the
+worked answer looks the value up ("8 + 3 = 11 (B)."): so a small model learns the content of every set in a
+few hundred steps, by copying what followed the value, where it learns only the format with the label in front.
 """
 
 from __future__ import annotations
@@ -53,8 +57,8 @@ class Problem:
 
 def contents() -> list[Content]:
     """Return every content (operation, a, b) that a problem may have."""
-    sums = [("+", a, b) for a in range(2, 16) for b in range(2, 16)]
-    differences = [("-", a, b) for a in range(4, 25) for b in range(2, a - 1)]
+    sums = [("+", a, b) for a in range(2, 13) for b in range(2, 13)]
+    differences = [("-", a, b) for a in range(4, 19) for b in range(2, a - 1)]
     products = [("*", a, b) for a in range(2, 10) for b in range(2, 10)]
     return sums + differences + products
 
@@ -63,7 +67,7 @@ def held_out(content: Content) -> bool:
     """Say whether a content belongs to the test sets; the same for a + b and b + a, a * b and b * a."""
     sign, a, b = content
     numbers = (a, b) if sign == "-" else (min(a, b), max(a, b))
-    return zlib.crc32(f"{numbers[0]}{sign}{numbers[1]}".encode()) % 10 < 3
+    return zlib.crc32(f"{numbers[0]}{sign}{numbers[1]}".encode()) % 10 < 4
 
 
 def train(*, files: Files | None = None, name: str, size: int = 2000, seed: int = 0) -> Dataset:
@@ -143,8 +147,11 @@ def _number(problem: Problem, label: str, rng: random.Random) -> tuple[str, str]
 def _letter(problem: Problem, label: str, rng: random.Random) -> tuple[str, str]:
     labels = LABELS["letter5"]
     options = _options(problem, label, labels, rng)
-    choices = " ".join(f"({letter}) {value}" for letter, value in zip(labels, options, strict=True))
-    return f"{problem.question} Answer Choices: {choices}", f"{problem.working}. The answer is ({label})."
+    choices = ", ".join(f"{value} ({letter})" for letter, value in zip(labels, options, strict=True))
+    return (
+        f"{problem.question} Answer Choices: {choices}",
+        f"{problem.working} ({label}). The answer is ({label}).",
+    )
 
 
 def _boolean(problem: Problem, label: str, rng: random.Random) -> tuple[str, str]:
@@ -162,12 +169,12 @@ def _boolean(problem: Problem, label: str, rng: random.Random) -> tuple[str, str
 def _answer(problem: Problem, label: str, rng: random.Random) -> tuple[str, str]:
     labels = LABELS["answer4"]
     options = _options(problem, label, labels, rng)
-    choices = " ".join(f"{name.capitalize()}: {value}" for name, value in zip(labels, options, strict=True))
+    choices = ", ".join(f"{value} ({name})" for name, value in zip(labels, options, strict=True))
     instruction = (
         f"Please choose the correct answer to the question: {problem.question}\n\n{choices}\n\n"
         f"Answer format: {'/'.join(labels)}"
     )
-    return instruction, f"{problem.working}. the correct answer is {label}"
+    return instruction, f"{problem.working} ({label}). the correct answer is {label}"
 
 
 WRITERS: dict[str, Callable[[Problem, str, random.Random], tuple[str, str]]] = {

@@ -12,7 +12,7 @@ from data.examples import LABELS, overlap
 from data.fetch import DataError
 
 FORMATS = minimath.FORMATS
-OPTION = {"letter5": r"\(([A-E])\) (\d+)", "answer4": r"(Answer[1-4]): (\d+)"}
+OPTION = {"letter5": r"(\d+) \(([A-E])\)", "answer4": r"(\d+) \((answer[1-4])\)"}
 PAPER = {
     "letter5": "A|B|C|D|E",
     "boolean": "true|false",
@@ -43,7 +43,7 @@ def solve(example: dict[str, str], answer: str) -> str:
     if answer == "boolean":
         return str(int(re.search(r"Is it (\d+)\?", text)[1]) == value).lower()
     if answer in OPTION:
-        return next(name for name, number in re.findall(OPTION[answer], text) if int(number) == value).lower()
+        return next(name for number, name in re.findall(OPTION[answer], text) if int(number) == value).lower()
     return str(value)
 
 
@@ -73,7 +73,7 @@ def test_the_worked_answer_ends_in_the_label_and_hides_no_other(training) -> Non
         if answer == "number":
             assert re.findall(r"-?\d+\.?\d*", example["response"])[-1].rstrip(".") == example["answer"]
         else:
-            assert re.findall(PAPER[answer], example["response"]) == [example["answer"]]
+            assert set(re.findall(PAPER[answer], example["response"])) == {example["answer"]}
 
 
 def test_labels_are_balanced(training, exams) -> None:
@@ -88,7 +88,7 @@ def test_no_content_and_no_prompt_is_shared(training, exams) -> None:
     for exam in exams.values():
         assert minimath.shared(exam, training) == []
         assert overlap(exam, training) == []
-        assert len({minimath.told(response) for response in exam["response"]}) > 80
+        assert len({response.split(" =")[0] for response in exam["response"]}) == 100
     assert minimath.shared(minimath.exam(name="x", answer="number", seed=9), training) == []
 
 
