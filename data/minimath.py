@@ -6,8 +6,8 @@ test sets from the held-out ones, each content once a set.  The border is a hash
 of seeds or sizes mixes them.  Labels are balanced.
 
 The answer formats are those of LLM-Adapters' files, but an option's label stands behind its value, and the
-worked answer looks the value up ("8 + 3 = 11 (B)."): so a small model learns the content of every set in a
-few hundred steps, by copying what followed the value, where it learns only the format with the label in front.
+worked answer looks the value up ("8 + 3 = 11 (B)."): so a small model learns the content of every set in
+a few hundred steps, by copying what followed the value; with the label in front it learns only the format.
 """
 
 from __future__ import annotations
