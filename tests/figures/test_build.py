@@ -1,0 +1,123 @@
+"""From experiments to pictures, by the same command as a user's; models are tiny and random."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dypam.config import ConfigError
+from eval.figures import build, style
+from eval.figures.activations import Activations
+from scripts import compose, figures
+from tests.report import synthetic
+
+SMALL = ("hidden_size=32", "n_layer=2", "n_head=4", "vocab_size=300")
+BLOOM = ["backbone=bloom-560m", *(f"backbone.architecture.{size}" for size in SMALL)]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Synthetic runs of DyPAM, two ablations, one α, RoSA and LoRA on two seeds."""
+    folder = tmp_path_factory.mktemp("results")
+    given = synthetic.suite({"sums": 12, "picks": 10}, "minimath", "Minimath")
+    for method in ("dypam", "dypam-no-dim-mod", "dypam-no-norm", "dypam-alpha-0-1", "rosa", "lora"):
+        for seed in (2333, 1000):
+            synthetic.write_run(folder, given, "gemma3-270m", method, seed)
+    return folder
+
+
+def draw(results, *overrides):
+    return figures.draw([f"results={results}", "backbone=gemma3-270m", "suite=minimath", *overrides])
+
+
+def test_figure_4_from_runs(results, monkeypatch):
+    seen = {}
+    original = build.curves.ablation_and_sensitivity
+    monkeypatch.setattr(build.curves, "ablation_and_sensitivity", _spy(seen, original))
+    paths = draw(results, "experiment=figure4", "method=dypam", "seed=2333,1000")
+    assert [path.name for path in paths] == ["figure4.pdf", "figure4.png"]
+    marks, line = seen["args"]
+    assert [(p.label, len(p.accuracies)) for p in marks] == [
+        ("DyPAM", 2), ("w/o Dim-Mod", 2), ("w/o Head-Bias", 0), ("w/o Layer-Bias", 0), ("w/o Norm", 2),
+    ]  # fmt: skip
+    assert [(p.label, len(p.accuracies)) for p in line] == [
+        ("0.1", 2), ("0.2", 0), ("0.3", 2), ("0.5", 0), ("1.0", 0),
+    ]  # fmt: skip
+    assert marks[0].accuracies == line[2].accuracies
+
+
+def _spy(seen, original):
+    def call(*args, **options):
+        seen.update(args=args, **options)
+        return original(*args, **options)
+
+    return call
+
+
+def test_loss_curves_are_what_is_drawn_without_an_experiment(results):
+    names = [path.name for path in draw(results, "method=dypam,lora", "seed=2333,1000")]
+    assert names == ["losses-minimath-gemma3-270m.pdf", "losses-minimath-gemma3-270m.png"]
+
+
+def test_layer_selection_counts_every_choice_of_every_run(results):
+    scores = [0.0] * 4
+    choices = [{"selected": [0, 1], "scores": scores}, {"selected": [1, 3], "scores": scores}]
+    metrics = [{"step": 40, "selections": choices[:1]}, {"step": 50}, {"step": 80, "selections": choices[1:]}]
+    assert build.selection_frequency({"metrics": metrics}).tolist() == [0.5, 1.0, 0.0, 0.5]
+    assert build.selection_frequency({}) is None
+    with pytest.raises(ConfigError, match="none of the 1 runs"):
+        draw(results, "experiment=rosa_layers")
+    path = results / "runs/minimath/gemma3-270m/rosa/seed2333/record.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "metrics": metrics}))
+    assert len(draw(results, "experiment=rosa_layers")) == 2
+
+
+def test_one_backbone_and_suite_where_there_can_be_only_one(results):
+    with pytest.raises(ConfigError, match="one backbone and one suite"):
+        draw(results, "experiment=figure4", "method=dypam", "seed=1", "suite=minimath,math10k")
+
+
+def test_unfinished_runs_are_refused_with_the_fix(results):
+    with pytest.raises(ConfigError, match=r"run them first, with scripts/run\.py"):
+        draw(results, "experiment=figure5", "suite=gsm8k-1k")
+
+
+def test_an_unknown_option_is_refused_in_a_sentence(results):
+    with pytest.raises(ConfigError, match="unexpected keyword argument 'shortest'"):
+        draw(results, "experiment=figure2", "+figure.draw.shortest=3")
+
+
+def test_activations_are_collected_once_and_random_weights_say_so(tmp_path):
+    given = [f"results={tmp_path}", "experiment=figure1", *BLOOM, "figure.random=[all]"]
+    given.append("+figure.draw.parts=[]")
+    assert [path.name for path in figures.draw(given)] == [
+        f"figure1-bloom-560m-qkv.{k}" for k in ("pdf", "png")
+    ]
+    (data,) = (tmp_path / "figures/data").iterdir()
+    found = Activations.read(data)
+    assert found.note == style.RANDOM
+    assert found.label == "BLOOM-560M (ALiBi)"
+    assert found.arrays["q"].shape == (5, 2, 4, 8)
+    before = data.stat().st_mtime_ns
+    figures.draw(given)
+    assert data.stat().st_mtime_ns == before
+    figures.draw([*given, "figure.again=true"])
+    assert data.stat().st_mtime_ns > before
+    np.testing.assert_array_equal(Activations.read(data).arrays["q"], found.arrays["q"])
+
+
+def test_rehearsals_are_marked():
+    run = compose.run_config(["backbone=gemma3-270m", "suite=minimath"])
+    assert build.note(run) is None
+    run.backbone.name = "nano-llama"
+    assert build.note(run) == style.REHEARSAL
+
+
+@pytest.mark.parametrize("number", [1, 2, 4, 5, 6, 7, 8])
+def test_every_figure_of_the_paper_has_a_drawing_that_takes_its_options(number):
+    from inspect import signature
+
+    from hydra.utils import get_method
+
+    options = compose.figure([f"experiment=figure{number}"])["draw"]
+    signature(get_method(options.pop("_target_"))).bind(None, **options)
