@@ -11,7 +11,7 @@ RUN := .venv/bin/python
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-real test-paper-stack audit-published lint format data lock wheel clean
+.PHONY: help setup demo test test-slow test-real test-paper-stack test-page report audit-published lint format data lock wheel clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -34,6 +34,12 @@ test-real: $(CURRENT) ## tests on the real Gemma-3-270M and on LLM-Adapters' fil
 
 test-paper-stack: $(PAPER) ## the unit tests on the paper's stack (PyTorch for CPU where there is no GPU)
 	OMP_NUM_THREADS=1 .venv-paper/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not real" $(ARGS)
+
+test-page: $(CURRENT) ## the results page in headless Chromium (Debian: chromium and chromium-driver)
+	$(PYTEST) tests/report/test_page.py $(ARGS)
+
+report: $(CURRENT) ## the results page of all runs, results/report.html
+	$(RUN) scripts/report.py $(ARGS)
 
 audit-published: $(CURRENT) ## recompute the published numbers; print what does not fit, and why
 	$(RUN) scripts/audit_published.py
