@@ -85,7 +85,7 @@ class RotaryTuner(BaseTuner):
         self._targets = set(names) | set(_norm_names(model, list(names), peft_config.train_norms))
         self._generator = None
         if peft_config.init_seed is not None:
-            self._generator = torch.Generator().manual_seed(peft_config.init_seed)
+            self._generator = torch.Generator("cpu").manual_seed(peft_config.init_seed)
 
     def _check_target_module_exists(self, peft_config: RotaryConfig, key: str) -> bool:  # type: ignore[override]
         return key in self._targets

@@ -145,7 +145,8 @@ class AttentionLayer(AdapterLayer):
 
     @staticmethod
     def _projections(attention: nn.Module) -> tuple[tuple[Side, nn.Module], ...]:
-        return ("Q", attention.q_proj), ("K", attention.k_proj)
+        """Return the projections that a per-head norm follows; without one, its two sides are the same."""
+        return (("Q", attention.q_proj), ("K", attention.k_proj)) if hasattr(attention, "q_norm") else ()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the wrapped attention with every active adapter in turn."""

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 from peft import PeftModel, get_peft_model
 from torch import nn
 
 from dypam import DyPAMConfig
+from dypam.config import Backbone
+from dypam.count import count
+from dypam.method import Method
 from dypam.tuner.layers import AttentionLayer
 from tests.tiny import FAMILIES, tiny
 
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SMALL: dict[str, Any] = {"d_e": 6, "rank": 4, "init_seed": 3}
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -69,3 +77,16 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
 def logits(model: nn.Module, ids: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     with torch.no_grad():
         return model(input_ids=ids, **kwargs).logits
+
+
+def configured(*overrides: str) -> tuple[Method, Backbone]:
+    """Return the method and backbone that Hydra overrides choose."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose("config", overrides=list(overrides))
+    backbone = OmegaConf.to_container(config, resolve=True)["backbone"]
+    return instantiate(config.method, _convert_="all"), Backbone(**backbone)
+
+
+def percent(*overrides: str) -> float:
+    """Return Param(%) by the published accounting, to four decimals."""
+    return round(count(*configured(*overrides)).percent, 4)
