@@ -13,6 +13,7 @@ import torch
 from hydra.utils import instantiate
 from transformers.utils import logging
 
+from data import examples
 from data.collate import collate, encode
 from dypam.adapter import save_adapter
 from dypam.backbone import load_backbone, weights_digest
@@ -23,6 +24,7 @@ from dypam.method import RunContext
 from dypam.record import Record
 from eval import generate, score
 from eval.predictions import Predictions, batches_of
+from scripts import compose
 from tests.eval import toy
 
 LORA = {"_target_": "baselines.lora.LoRA", "name": "lora", "r": 4, "target_modules": "all-linear"}
@@ -387,3 +389,19 @@ def test_out_of_memory_halves_the_batch(tiny, tokenizer, monkeypatch, capsys):
     monkeypatch.setattr(made, "_continue", lambda batch: (_ for _ in ()).throw(torch.OutOfMemoryError))
     with pytest.raises(torch.OutOfMemoryError):
         made(prompts[:1])
+
+
+@pytest.mark.real
+def test_real_responses_do_not_depend_on_the_batch():
+    config = compose.run_config(["backbone=gemma3-270m", "runtime.device=cpu"])
+    model, tokenizer = load_backbone(
+        config.backbone, dtype=torch.float32, device="cpu", runtime=config.runtime
+    )
+    made = generate.Generator(model, tokenizer, max_new_tokens=16)
+    questions = [
+        "What is 3 + 4?",
+        "Name the capital of France.",
+        "Tom has 12 apples and eats 5 of them. " * 4,
+    ]
+    prompts = [encode(tokenizer, examples.prompt(text))["input_ids"] for text in questions]
+    assert made(prompts) == [made([prompt])[0] for prompt in prompts]

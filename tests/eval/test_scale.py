@@ -26,21 +26,37 @@ WORKING = (
 )
 
 MEASURE = """
-import json, resource, sys, time
+import json, sys, threading, time
+import psutil
 from eval import render, tables
 from eval.aggregate import Grid, collect
 from eval.layout import Layout
+
+peak, cpu = 0, {}
+
+def watch():
+    global peak
+    while True:
+        held = 0
+        for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+            try:
+                times, held = process.cpu_times(), held + process.memory_info().rss
+                cpu[process.pid] = times.user + times.system
+            except psutil.NoSuchProcess:
+                pass
+        peak = max(peak, held)
+        time.sleep(0.1)
+
 if __name__ == "__main__":
     root, backbones, methods, seeds = json.loads(sys.argv[1])
+    threading.Thread(target=watch, daemon=True).start()
     start = time.monotonic()
     found = collect(Grid("toy", backbones, methods, seeds), root, workers=2)
     built = tables.build(found, Layout("scale", "Scale", protocols=("paper", "strict"), ours="method0"))
     render.write(built, root + "/tables")
     seconds = time.monotonic() - start
-    own, child = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     missing = {str(key): why for key, why in found.missing.items()}
-    cpu = own.ru_utime + own.ru_stime + child.ru_utime + child.ru_stime
-    used = {"cpu": cpu, "bytes": 1024 * (own.ru_maxrss + 2 * child.ru_maxrss)}
+    used = {"cpu": sum(cpu.values()), "bytes": peak}
     print(json.dumps({"seconds": seconds, "runs": len(found.runs), "missing": missing, **used}))
 """
 
