@@ -8,12 +8,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import importlib.util
 import io
 import logging
 import os
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from dypam.config import ConfigError
@@ -75,7 +77,7 @@ def start(device: str) -> None:
     if distributed.is_initialized():
         return
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
-    # The ninja that built DeepSpeed's op in set-up: another release of it would build the op anew.
+    # where ninja is, should DeepSpeed's op have to be built
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.prefix) / "bin"), os.environ.get("PATH", "")])
     backend = "nccl"
     if device == "cpu":
@@ -141,21 +143,43 @@ def _check_environment() -> None:
 def _load_communication_op(extensions: Path) -> None:
     """Load DeepSpeed's CPU op, built in set-up or now; one process at a time, whatever a killed build left.
 
-    PyTorch waits for ever on the lock file of a build that was killed.
+    PyTorch waits for ever on the lock file of a build that was killed, and builds anew for another ninja.
     """
+    from deepspeed.ops.op_builder.builder import OpBuilder
     from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
 
-    folder = extensions / ShareMemCommBuilder.NAME
+    builder = ShareMemCommBuilder()
+    if not builder.is_compatible():
+        return
+    folder = extensions / builder.NAME
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "dypam.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
+        if built := _built_op(folder / f"{builder.NAME}.so"):
+            OpBuilder._loaded_ops[builder.NAME] = built
+            return
         lock = folder / "lock"
         while lock.exists() and (_is_built_in(folder) or time.time() - lock.stat().st_mtime < LOCK_AGE):
             time.sleep(0.5)
         lock.unlink(missing_ok=True)
-        builder = ShareMemCommBuilder()
-        if builder.is_compatible():
-            builder.load(verbose=False)
+        builder.load(verbose=False)
+
+
+def _built_op(library: Path) -> ModuleType | None:
+    """Return the op of a library that was built for the PyTorch installed here, None if there is none."""
+    import torch
+
+    if not library.is_file() or library.stat().st_mtime < Path(torch.version.__file__).stat().st_mtime:
+        return None
+    spec = importlib.util.spec_from_file_location(library.stem, library)
+    assert spec
+    assert spec.loader
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError:
+        return None
+    return module
 
 
 def _is_built_in(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import resource
@@ -48,6 +49,13 @@ def set_random_state(state: dict[str, Any], device: str) -> None:
     torch.set_rng_state(state["torch"])
     if device != "cpu":
         torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def release(device: str) -> None:
+    """Free the memory of what is not reachable any more, engine and model first of all."""
+    gc.collect()
+    if device != "cpu":
+        torch.cuda.empty_cache()
 
 
 def peak_memory(device: str) -> int:

@@ -62,6 +62,7 @@ def train(config: RunConfig, lease: Lease | None) -> None:
         record.update(parameters=vars(count_parameters(validate.check_targets(config), config.backbone)))
         if method.trainable:
             Trainer(config, method, lease, record, device).run()
+    machine.release(device)
 
 
 class Trainer:

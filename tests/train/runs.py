@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
+from dypam import distributed
 from dypam.config import RunConfig
-from dypam.distributed import rank
 from dypam.lease import Lease
 from dypam.train import train
 
 
 def complete(config: RunConfig) -> dict[str, Any]:
     """Train to the end and return the record; process 0 takes the lease."""
-    if rank():
+    if distributed.rank():
         train(config, None)
     else:
         with Lease.acquire(config.run_dir) as lease:
