@@ -124,6 +124,25 @@ def test_paper_number_is_the_plain_regex():
         assert extract.extract("paper", "number", text) == (float(found[-1]) if found else None)
 
 
+def test_cues_are_those_of_the_plain_regex():
+    random.seed(0)
+    words = [
+        "The answer is",
+        "Answer:",
+        "option",
+        " option =",
+        "ending",
+        "spending is",
+        "#### ",
+        r"\\boxed{",
+        "\u0130",
+        "4",
+    ]
+    for _ in range(2000):
+        text = " ".join(random.choices(words, k=random.randrange(9)))
+        assert list(extract._cues(text)) == [m.end() for m in extract._CUE.finditer(text)][::-1]
+
+
 def test_numbers_agree_within_a_thousandth():
     assert extract.agrees(1.001, 1.0)
     assert not extract.agrees(1.0011, 1.0)
