@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from dypam.adapter import save_adapter
+from dypam.backbone import load_backbone
 from dypam.config import ConfigError
 from dypam.lease import Lease
 from dypam.method import RunContext
@@ -19,9 +20,12 @@ from tests.tiny import tokens
 EXAMPLES = tokens(batch=3, length=10).tolist()
 
 
+def attach(model, **fields):
+    return DyPAM("dypam", rank=4, d_e=4, **fields).attach(model, RunContext(seed=0, total_steps=1)).eval()
+
+
 def adapted(tiny, **fields):
-    model = DyPAM("dypam", rank=4, d_e=4, **fields).attach(tiny("llama"), RunContext(seed=0, total_steps=1))
-    return model.eval()
+    return attach(tiny("llama"), **fields)
 
 
 def parameters(model, name):
@@ -51,10 +55,9 @@ def test_biases_alone_give_known_factors(tiny):
     np.testing.assert_array_equal(found["scale_k"], 1)
 
 
-@pytest.mark.parametrize("modulate", ["before_rope", "before_norm"])
+@pytest.mark.parametrize("modulate", ["after_norm", "before_norm"])
 def test_the_range_is_that_of_all_tokens_wherever_factors_act(tiny, modulate):
-    method = DyPAM("dypam", rank=4, d_e=4, **({} if modulate == "before_rope" else {"modulate": modulate}))
-    model = method.attach(tiny("qwen3"), RunContext(seed=0, total_steps=1)).eval()
+    model = attach(tiny("qwen3"), modulate=modulate)
     with torch.no_grad():
         for weight in parameters(model, ".B_"):
             weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
@@ -81,12 +84,13 @@ def test_another_method_is_refused(tiny):
         measure(tiny("llama"), EXAMPLES)
 
 
-def test_figures_5_and_6_from_a_saved_adapter(tiny, tiny_backbone_dir, tmp_path):
+def test_figures_5_and_6_from_a_saved_adapter(tiny_backbone_dir, tmp_path):
     directory = tiny_backbone_dir("llama")
     given = [f"results={tmp_path}", "backbone=llama-3.2-3b", f"backbone.path={directory}", "suite=minimath",
              "method.rank=4", "method.d_e=4", "train.validation_size=4"]  # fmt: skip
     config = compose.run_config([*given, "method=dypam"])
-    model = adapted(tiny)
+    backbone, _ = load_backbone(config.backbone, dtype=torch.float32, device="cpu", runtime=config.runtime)
+    model = attach(backbone)
     with torch.no_grad():
         for bias in parameters(model, "layer_bias"):
             bias.fill_(0.25)
