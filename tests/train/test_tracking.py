@@ -67,9 +67,8 @@ def test_progress_shows_loss_speed_and_time_left(tiny_backbone_dir, tmp_path: Pa
 @pytest.mark.slow
 def test_offline_run_is_written_into_the_runs_directory(tiny_backbone_dir, tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    config = cases.config(
-        tmp_path / "suite" / "tiny" / "lora" / "seed1", tiny_backbone_dir("llama"), cases.LORA
-    )
+    run_dir = tmp_path / "suite" / "tiny" / "lora" / "seed1"
+    config = cases.config(run_dir, tiny_backbone_dir("llama"), cases.LORA)
     config.runtime.wandb = "offline"
     processes.run(runs.complete, config, log=tmp_path / "log")
     (written,) = (run_dir / "wandb").glob("offline-run-*/*.wandb")
