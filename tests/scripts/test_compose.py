@@ -84,7 +84,7 @@ def test_a_choice_in_a_folder_of_its_group():
 def test_the_help_names_every_choice_and_value():
     text = compose.help_text("What it does.")
     assert text.startswith("What it does.\n")
-    for name in ("gemma3-270m", "rosa_chapter/dora", "commonsense15k", "experiment=demo"):
+    for name in ("gemma3-270m", "rosa_chapter/dora", "commonsense15k", "experiment="):
         assert name in text
     for name in ("train.lr=1.0e-3", "train.loss_on=response", "decode.max_new_tokens=256", "seed=2333"):
         assert f"  {name}" in text
