@@ -176,13 +176,14 @@ def suite_of(recorded: dict[str, Any]) -> Suite:
 
 
 def _finished(run_dir: Path) -> tuple[dict[str, Any] | None, str]:
-    """Return the record of a finished run, or None and the reason."""
+    """Return the record of a finished run without its losses (most of a long one), or None and the reason."""
     try:
         record = read_record(run_dir)
     except FileError as error:
         return None, str(error)
     if record is None:
         return None, "not started"
+    record.pop("losses", None)
     if record["status"] == "finished":
         return record, ""
     return None, f"failed: {record['error']}" if record["status"] == "failed" else str(record["status"])

@@ -31,12 +31,13 @@ SCALING = {"math10k": "table2_scaling_math_macro.csv"}
 
 @dataclass
 class Found:
-    """One run directory: its place, its record, and its scores if it has valid ones."""
+    """One run directory: its place, its record without the losses, these thinned, and its valid scores."""
 
     key: Key
     suite: str
     directory: Path
     record: dict[str, Any]
+    curves: dict[str, list[list[float]]]
     run: Run | None = None
     why: str = ""
 
@@ -74,7 +75,9 @@ def gather(results: Path, source: Source, *, workers: int = 2) -> Gathered:
         assert record is not None
         identity = record["identity"]
         key = Key(identity["backbone"]["name"], identity["method"]["name"], identity["seed"])
-        gathered.runs.append(Found(key, identity["suite"]["name"], path.parent, record))
+        losses = record.pop("losses", [])
+        thinned = {kind: _curve(losses, kind) for kind in ("loss", "val_loss")}
+        gathered.runs.append(Found(key, identity["suite"]["name"], path.parent, record, thinned))
     for name in dict.fromkeys(found.suite for found in gathered.runs):
         _score_suite(gathered, name, results, source, workers)
     return gathered
@@ -125,16 +128,12 @@ def index(gathered: Gathered) -> dict[str, Any]:
 
 def details(gathered: Gathered) -> list[dict[str, Any]]:
     """Return each run's configuration and provenance: its record without what the page has elsewhere."""
-    left_out = {"identity", "losses"}
-    return [{k: v for k, v in found.record.items() if k not in left_out} for found in gathered.runs]
+    return [{k: v for k, v in found.record.items() if k != "identity"} for found in gathered.runs]
 
 
 def curves(gathered: Gathered) -> list[dict[str, Any]]:
     """Return each run's losses over steps, thinned to what a plot can show."""
-    return [
-        {kind: _curve(found.record.get("losses") or [], kind) for kind in ("loss", "val_loss")}
-        for found in gathered.runs
-    ]
+    return [found.curves for found in gathered.runs]
 
 
 def _curve(rows: Iterable[Mapping[str, Any]], kind: str) -> list[list[float]]:
