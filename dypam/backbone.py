@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dypam.tuner.digest import weights_digest
 
-__all__ = ["load_backbone", "location", "meta_model", "weights_digest"]
+__all__ = ["checkpoint_activations", "load_backbone", "location", "meta_model", "weights_digest"]
 
 
 def __getattr__(name: str) -> Any:
@@ -99,6 +99,12 @@ def load_backbone(
         tokenizer.pad_token = tokenizer.eos_token
     model.config.pad_token_id = tokenizer.pad_token_id
     return model, tokenizer
+
+
+def checkpoint_activations(model: nn.Module) -> None:
+    """Let the layers of a (perhaps adapted) model compute their activations again in the backward pass."""
+    enable = getattr(model, "activation_checkpointing_enable", None)  # its name in Transformers 5
+    (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
 
 
 def meta_model(backbone: Backbone, whole: bool = False) -> nn.Module:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import netrc
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,13 @@ class Tracker:
             total=total, initial=done, desc=name, unit="step", disable=mute or not config.runtime.progress
         )
         self._run = None if mute else start_wandb(config, name)
-        self._clock, self._tokens = time.monotonic(), 0
+        self._seconds, self._tokens = 0.0, 0
 
-    def step(self, step: int, loss: float, lr: float, tokens: int) -> None:
-        """Show an optimizer step; `tokens` is the number of tokens that it read."""
+    def step(self, step: int, loss: float, lr: float, tokens: int, seconds: float) -> None:
+        """Show an optimizer step, the tokens that it read and the time that it took."""
         self._tokens += tokens
-        speed = self._tokens / max(time.monotonic() - self._clock, 1e-9)
+        self._seconds += seconds
+        speed = self._tokens / self._seconds
         self._bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=f"{speed:.0f}", refresh=False)
         self._bar.update()
         self._send({"loss": loss, "lr": lr, "tokens_per_s": speed}, step)

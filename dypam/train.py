@@ -8,6 +8,7 @@ lease, and writes.
 from __future__ import annotations
 
 import math
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 
 from dypam import distributed, engine, events, machine, precision, schedule, validate
 from dypam.adapter import save_adapter
-from dypam.backbone import load_backbone, weights_digest
+from dypam.backbone import checkpoint_activations, load_backbone, weights_digest
 from dypam.checkpoint import Checkpoints
 from dypam.config import ConfigError, RunConfig
 from dypam.corpus import Corpus
@@ -75,14 +76,8 @@ class Trainer:
         self.device, self.rank = device, distributed.rank()
         self.batching = schedule.batching(config.train, distributed.world_size())
         self.precision = precision.resolve(config.train.precision, device)
-        self.directory = Path(config.run_dir)
-        self.checkpoints = Checkpoints(
-            config.run_dir,
-            lease,
-            config.train.keep_checkpoints,
-            share=distributed.broadcast,
-            gather=distributed.gather,
-        )
+        together: dict[str, Any] = {"share": distributed.broadcast, "gather": distributed.gather}
+        self.checkpoints = Checkpoints(config.run_dir, lease, config.train.keep_checkpoints, **together)
         self.step, self.best = 0, {"step": 0, "val_loss": math.inf}
         self.tokens = {"read": 0, "supervised": 0}
         with record.phase("load"):
@@ -91,23 +86,21 @@ class Trainer:
     def _build(self) -> None:
         config, train = self.config, self.config.train
         machine.make_deterministic(self.device)
-        backbone, self.tokenizer = load_backbone(
+        backbone, tokenizer = load_backbone(
             config.backbone,
             dtype=precision.backbone_dtype(self.precision),
             device=self.device,
             runtime=config.runtime,
             attn_implementation=train.attn_implementation,
         )
-        self.corpus = Corpus.load(config, self.tokenizer)
+        self.corpus = Corpus.load(config, tokenizer)
         self.total = schedule.total_steps(train, len(self.corpus.train))
         self.digest = weights_digest(backbone)
         machine.seed(config.seed)
         self.model = self.method.attach(backbone, RunContext(config.seed, self.total))
         precision.keep_trained_in_fp32(self.model)
         if train.gradient_checkpointing:
-            # Transformers 5 renames it
-            enable = getattr(self.model, "activation_checkpointing_enable", None)
-            (enable or self.model.gradient_checkpointing_enable)({"use_reentrant": False})
+            checkpoint_activations(self.model)
         self.loss = ResponseLoss(
             self.model, train.logit_rows, partial(precision.forward_context, self.precision, self.device)
         )
@@ -152,7 +145,7 @@ class Trainer:
             engine.close(self.engine)
 
     def _optimizer_step(self, tracker: Tracker) -> None:
-        train, batching = self.config.train, self.batching
+        train, batching, start = self.config.train, self.batching, time.monotonic()
         examples = schedule.examples_of(
             self.step, len(self.corpus.train), batching.global_batch, self.config.seed
         )
@@ -177,7 +170,8 @@ class Trainer:
         self.tokens["supervised"] += supervised
         row = {"step": self.step, "loss": self.last_loss, "lr": train.lr * factor}
         self.record.log("losses", row)
-        tracker.step(self.step, self.last_loss, row["lr"], self.corpus.read(examples))
+        seconds = time.monotonic() - start
+        tracker.step(self.step, self.last_loss, row["lr"], self.corpus.read(examples), seconds)
 
     def _micro_step(self, part: list[int], supervised: int, first: bool) -> torch.Tensor:
         """Run forward and backward on one micro-batch; return its share of the step's loss."""
@@ -250,7 +244,7 @@ class Trainer:
             "precision": self.precision,
             **self.best,
         }
-        save_adapter(self.method, self.model, self.directory, self.lease, about)
+        save_adapter(self.method, self.model, Path(self.config.run_dir), self.lease, about)
 
     def _note_progress(self) -> None:
         self.record.update(
