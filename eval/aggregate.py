@@ -92,6 +92,11 @@ class Run:
         return unpack(row["bits"], row["n"])
 
 
+def is_rehearsal(backbone: str) -> bool:
+    """Whether runs on this backbone are a rehearsal: nano models are no result of the paper's models."""
+    return backbone.startswith("nano")
+
+
 def published_params(record: dict[str, Any]) -> float | None:
     """Return a record's Param(%) by the published accounting, None before its parameters are counted."""
     counts = record.get("parameters")

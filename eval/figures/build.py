@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from dypam.config import Backbone, ConfigError, RunConfig
 from dypam.files import write_atomic
 from dypam.record import read_record
-from eval.aggregate import Grid, Source, collect
+from eval.aggregate import Grid, Source, collect, is_rehearsal
 from eval.figures import activations, curves, modulation, style
 from eval.figures import rope as rope_figure
 
@@ -48,7 +48,7 @@ class Request:
 
 def note(run: RunConfig) -> str | None:
     """Return what a picture of this run must say on its face."""
-    return style.REHEARSAL if run.backbone.name.startswith("nano") else None
+    return style.REHEARSAL if is_rehearsal(run.backbone.name) else None
 
 
 def _notes(runs: Sequence[RunConfig]) -> list[str | None]:

@@ -15,7 +15,7 @@ from dypam.config import ConfigError, Suite
 from dypam.files import FileError
 from dypam.record import read_record
 from eval import published, stats
-from eval.aggregate import AVERAGES, Grid, Key, Run, Source, collect, published_params, suite_of
+from eval.aggregate import AVERAGES, Grid, Key, Run, Source, collect, is_rehearsal, published_params, suite_of
 from eval.extract import PROTOCOLS
 from eval.published.numbers import read_published
 
@@ -44,7 +44,7 @@ class Found:
     @property
     def rehearsal(self) -> bool:
         """Whether it ran on a nano backbone, and is no result of the paper's models."""
-        return self.key.backbone.startswith("nano")
+        return is_rehearsal(self.key.backbone)
 
 
 @dataclass
