@@ -39,7 +39,7 @@ def build(
         "train_micro_batch_size_per_gpu": batching.micro_batch,
         "gradient_accumulation_steps": batching.accumulation,
         # The default is 1 GB of buffer; and 0.18 has another default for clipping than 0.19.
-        "zero_optimization": {"stage": 1, "reduce_bucket_size": trained, "allgather_bucket_size": trained},
+        "zero_optimization": {"stage": 1, "reduce_bucket_size": trained},
         "gradient_clipping": train.clip_grad or 0.0,
         "steps_per_print": 10**9,
     }

@@ -1,6 +1,7 @@
 """Our loop gives the losses and weights of Transformers' Trainer, with both ways of averaging the loss."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def by_trainer(config: RunConfig, out: Path) -> None:
         max_steps=steps,
         learning_rate=config.train.lr,
         lr_scheduler_type="cosine",
-        warmup_steps=-(-steps * config.train.warmup_ratio // 1),
+        warmup_steps=math.ceil(steps * config.train.warmup_ratio),
         weight_decay=config.train.weight_decay,
         max_grad_norm=config.train.clip_grad,
         optim="adamw_torch",

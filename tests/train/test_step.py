@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from dypam.step import TorchStep
 from tests.train import processes, step_case
 
 
@@ -19,6 +20,29 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         both = torch.load(out / f"{world}-{rank}.pt")
         results |= {f"{dtype}, {world}, {rank}": value for dtype, value in both.items()}
     return results
+
+
+def test_hold_keeps_weight_and_moments_bit_for_bit() -> None:
+    model = step_case.toy()
+    held, free = model[0].weight, model[0].bias
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for step in (1, 2, 3):
+        view = TorchStep(optimizer, step, 3)
+        model(step_case.batches(step)).square().sum().backward()
+        before = [p.detach().clone() for p in (held, free)]
+        moments = {key: value.clone() for key, value in optimizer.state[held].items()}
+        if step != 2:
+            view.hold([held])
+        optimizer.step()
+        view.restore()
+        optimizer.zero_grad()
+        assert torch.equal(held, before[0]) == (step != 2)
+        assert not torch.equal(free, before[1])
+        after = optimizer.state[held]
+        assert after["step"] == step
+        for key in ("exp_avg", "exp_avg_sq"):
+            kept = moments.get(key, torch.zeros_like(held))
+            assert torch.equal(after[key], kept) == (step != 2), (step, key)
 
 
 FP32 = ["fp32, 1, 0", "fp32, 2, 0", "fp32, 2, 1"]
@@ -42,13 +66,13 @@ def test_one_process_equals_plain_torch_bit_for_bit(runs: dict[str, Any]) -> Non
         assert all(map(torch.equal, runs["fp32, 1, 0"][part], runs["torch"][part])), part
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16_engine"])
 def test_all_processes_hold_the_same(runs: dict[str, Any], dtype: str) -> None:
     for part in ("forward", "master", "moments", "seen"):
         assert all(map(torch.equal, runs[f"{dtype}, 2, 0"][part], runs[f"{dtype}, 2, 1"][part])), part
 
 
-@pytest.mark.parametrize("engine", ["torch", *FP32, "bf16, 1, 0", "bf16, 2, 1"])
+@pytest.mark.parametrize("engine", ["torch", *FP32, "bf16_engine, 1, 0", "bf16_engine, 2, 1"])
 def test_forward_copy_is_the_rounded_master(runs: dict[str, Any], engine: str) -> None:
     for forward, master in zip(runs[engine]["forward"], runs[engine]["master"], strict=True):
         assert master.dtype == torch.float32
