@@ -56,7 +56,8 @@ def test_dypam_of_the_wheel_imports_without_the_rest(wheel, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(str(tmp_path))
+    # DeepSpeed 0.18 prints a line of its own before
+    assert done.stdout.splitlines()[-1].startswith(str(tmp_path))
 
 
 def pins(lines):
