@@ -22,7 +22,12 @@ from dypam.schedule import Batching
 
 
 def build(
-    module: nn.Module, groups: list[dict[str, Any]], train: Train, batching: Batching, precision: str
+    module: nn.Module,
+    groups: list[dict[str, Any]],
+    train: Train,
+    batching: Batching,
+    precision: str,
+    device: str = "cpu",
 ) -> Any:
     """Return a DeepSpeed engine that trains the parameters in `groups` by AdamW.
 
@@ -45,7 +50,7 @@ def build(
     }
     if precision == "bf16_engine":
         config["bf16"] = {"enabled": True}
-    with contextlib.redirect_stdout(io.StringIO()), _local_rank():
+    with contextlib.redirect_stdout(io.StringIO()), _local_rank(device):
         engine = deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
     for group in engine.optimizer.param_groups:
         group["peak_lr"] = group["lr"]
@@ -53,15 +58,17 @@ def build(
 
 
 @contextlib.contextmanager
-def _local_rank() -> Iterator[None]:
-    """Give DeepSpeed the LOCAL_RANK that it asks for, and leave nothing that others take for a launcher's."""
-    given = "LOCAL_RANK" in os.environ
-    os.environ.setdefault("LOCAL_RANK", "0")
+def _local_rank(device: str) -> Iterator[None]:
+    """Tell DeepSpeed its GPU by the LOCAL_RANK that it asks for, and leave no launcher's trace."""
+    given = os.environ.get("LOCAL_RANK")
+    os.environ["LOCAL_RANK"] = device.partition(":")[2] or given or "0"
     try:
         yield
     finally:
-        if not given:
+        if given is None:
             del os.environ["LOCAL_RANK"]
+        else:
+            os.environ["LOCAL_RANK"] = given
 
 
 def close(engine: Any) -> None:

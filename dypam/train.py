@@ -7,30 +7,28 @@ lease, and writes.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import signal
+import threading
 import time
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dypam import distributed, engine, events, machine, precision, schedule, validate
+from dypam import distributed, engine, events, machine, schedule, validate
 from dypam.adapter import save_adapter
-from dypam.backbone import checkpoint_activations, load_backbone, weights_digest
 from dypam.checkpoint import Checkpoints
 from dypam.config import ConfigError, RunConfig
-from dypam.corpus import Corpus
-from dypam.count import count as count_parameters
+from dypam.count import count
 from dypam.lease import Lease
-from dypam.loss import ResponseLoss
-from dypam.method import Method, RunContext
-from dypam.record import Record
+from dypam.method import Method
+from dypam.record import Preempted, Record
+from dypam.session import Session
 from dypam.step import ZeroStep
 from dypam.tracking import Tracker
-
-VALIDATION_BATCH = 4
-"""Validation, which keeps no activations, takes this many micro-batches at a time."""
 
 
 class Diverged(RuntimeError):  # noqa: N818
@@ -49,6 +47,7 @@ def train(config: RunConfig, lease: Lease | None) -> None:
     Raises:
         ConfigError: the configuration and the machine, the data or an earlier attempt do not fit.
         Diverged: NaN or infinity in the loss or a gradient; nothing of it is saved.
+        Preempted: SIGTERM came; there is a checkpoint of the last step.
     """
     device = distributed.pick_device(config.runtime.device)
     if config.runtime.threads:
@@ -60,7 +59,7 @@ def train(config: RunConfig, lease: Lease | None) -> None:
         return
     with record.stage("train"):
         # another instance: attaching it to a model without weights leaves traces in a method
-        record.update(parameters=vars(count_parameters(validate.check_targets(config), config.backbone)))
+        record.update(parameters=vars(count(validate.check_targets(config), config.backbone)))
         if method.trainable:
             Trainer(config, method, lease, record, device).run()
     machine.release(device)
@@ -72,158 +71,101 @@ class Trainer:
     def __init__(
         self, config: RunConfig, method: Method, lease: Lease | None, record: Record, device: str
     ) -> None:
-        self.config, self.method, self.lease, self.record = config, method, lease, record
-        self.device, self.rank = device, distributed.rank()
-        self.batching = schedule.batching(config.train, distributed.world_size())
-        self.precision = precision.resolve(config.train.precision, device)
+        self.config, self.method, self.lease, self.record, self.device = config, method, lease, record, device
         together: dict[str, Any] = {"share": distributed.broadcast, "gather": distributed.gather}
         self.checkpoints = Checkpoints(config.run_dir, lease, config.train.keep_checkpoints, **together)
         self.step, self.best = 0, {"step": 0, "val_loss": math.inf}
         self.tokens = {"read": 0, "supervised": 0}
+        self.stopping = False
         with record.phase("load"):
-            self._build()
-
-    def _build(self) -> None:
-        config, train = self.config, self.config.train
-        machine.make_deterministic(self.device)
-        backbone, tokenizer = load_backbone(
-            config.backbone,
-            dtype=precision.backbone_dtype(self.precision),
-            device=self.device,
-            runtime=config.runtime,
-            attn_implementation=train.attn_implementation,
-        )
-        self.corpus = Corpus.load(config, tokenizer)
-        self.total = schedule.total_steps(train, len(self.corpus.train))
-        self.digest = weights_digest(backbone)
-        machine.seed(config.seed)
-        self.model = self.method.attach(backbone, RunContext(config.seed, self.total))
-        precision.keep_trained_in_fp32(self.model)
-        if train.gradient_checkpointing:
-            checkpoint_activations(self.model)
-        self.loss = ResponseLoss(
-            self.model, train.logit_rows, partial(precision.forward_context, self.precision, self.device)
-        )
-        before = precision.dtypes(self.model)
-        groups = self.method.parameter_groups(self.model)
-        in_groups = {id(p) for group in groups for p in group["params"]}
-        self.scored = [p for p in self.model.parameters() if p.requires_grad and id(p) not in in_groups]
-        self.engine = engine.build(self.loss, groups, train, self.batching, self.precision)
-        machine.seed(config.seed + 2**32 * self.rank)  # dropout differs between processes
-        self.record.update(
-            backbone={
-                "path": config.backbone.path,
-                "revision": config.backbone.revision,
-                "weights_digest": self.digest,
-                "attention": self.model.config._attn_implementation,
-            },
-            data=self.corpus.blobs,
-            precision={"mode": self.precision, "rounded": precision.rounded_by(self.model, before)},
-            batching=vars(self.batching),
-            steps=self.total,
-        )
+            self.session = Session(config, method, device)
+        record.update(**self.session.describe())
 
     def run(self) -> None:
         """Train from the last whole checkpoint, or the beginning, to the end."""
-        train = self.config.train
+        train, total = self.config.train, self.session.total
         self._resume()
-        tracker = Tracker(self.config, self.total, self.step, mute=self.rank > 0)
+        tracker = Tracker(self.config, total, self.step, mute=self.session.rank > 0)
         finished = False
         try:
-            while self.step < self.total:
-                self.step += 1
-                with self.record.phase("train"):
-                    self._optimizer_step(tracker)
-                if self.step % train.eval_every == 0 or self.step == self.total:
-                    self._evaluate(tracker)
-                if self.step % train.checkpoint_every == 0 and self.step < self.total:
-                    self._checkpoint()
+            with self._sigterm_between_steps():
+                while self.step < total:
+                    self.step += 1
+                    with self.record.phase("train"):
+                        self._optimizer_step(tracker)
+                    if self.step % train.eval_every == 0 or self.step == total:
+                        self._evaluate(tracker)
+                    if self.step < total and (self.stopping or self.step % train.checkpoint_every == 0):
+                        self._checkpoint()
+                        if self.stopping:
+                            raise Preempted
             self._finish()
             finished = True
         finally:
             tracker.close(failed=not finished)
-            engine.close(self.engine)
+            engine.close(self.session.engine)
+
+    @contextlib.contextmanager
+    def _sigterm_between_steps(self) -> Iterator[None]:
+        """Let SIGTERM wait for the end of a step, where all processes can stop and a checkpoint is exact."""
+        self.asked_to_stop = False
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, lambda *_: setattr(self, "asked_to_stop", True))
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
     def _optimizer_step(self, tracker: Tracker) -> None:
-        train, batching, start = self.config.train, self.batching, time.monotonic()
-        examples = schedule.examples_of(
-            self.step, len(self.corpus.train), batching.global_batch, self.config.seed
-        )
-        supervised = self.corpus.supervised(examples)
-        factor = schedule.lr_factor(self.step, self.total, train.warmup_ratio)
-        engine.set_lr(self.engine, factor)
-        view = ZeroStep(self.engine, self.step, self.total)
+        session, train, start = self.session, self.config.train, time.monotonic()
+        corpus, batching = session.corpus, session.batching
+        examples = schedule.examples_of(self.step, len(corpus.train), batching.global_batch, self.config.seed)
+        supervised, read = corpus.supervised(examples), corpus.read(examples)
+        factor = schedule.lr_factor(self.step, session.total, train.warmup_ratio)
+        engine.set_lr(session.engine, factor)
+        view = ZeroStep(session.engine, self.step, session.total)
         loss = torch.zeros((), device=self.device)
-        parts = batching.parts(examples, self.rank)
+        parts = batching.parts(examples, session.rank)
         for number, part in enumerate(parts):
-            loss += self._micro_step(part, supervised, first=number == 0)
+            loss += session.micro_step(part, supervised, first=number == 0)
             events.reach("train.micro_step")
             if number == len(parts) - 1:
-                self._refuse_not_finite(loss)
-                self.method.before_step(self.model, view)
-            self.engine.step()
+                mean = self._agree(loss.item())
+                self.method.before_step(session.model, view)
+            session.engine.step()
         view.restore()
-        self.method.after_step(self.model, view)
-        for parameter in self.scored:
+        self.method.after_step(session.model, view)
+        for parameter in session.scored:
             parameter.grad = None
-        self.tokens["read"] += self.corpus.read(examples)
+        self.tokens["read"] += read
         self.tokens["supervised"] += supervised
-        row = {"step": self.step, "loss": self.last_loss, "lr": train.lr * factor}
-        self.record.log("losses", row)
-        seconds = time.monotonic() - start
-        tracker.step(self.step, self.last_loss, row["lr"], self.corpus.read(examples), seconds)
+        self.record.log("losses", {"step": self.step, "loss": mean, "lr": train.lr * factor})
+        tracker.step(self.step, mean, train.lr * factor, read, time.monotonic() - start)
 
-    def _micro_step(self, part: list[int], supervised: int, first: bool) -> torch.Tensor:
-        """Run forward and backward on one micro-batch; return its share of the step's loss."""
-        batch = self.corpus.batch(self.corpus.train, part, self.device)
-        total, _ = self.engine(**batch)
-        if self.config.train.loss_normalization == "step":
-            share = total / supervised
-        else:
-            share = total / (
-                self.corpus.supervised(part) * self.batching.accumulation * self.batching.processes
-            )
-        # DeepSpeed takes the mean over processes; the shares of all of them are to be summed.
-        objective = share * self.batching.processes
-        penalty = self.method.penalty(self.model) if first else None
-        if penalty is not None:
-            objective = objective + penalty
-        self.engine.backward(objective, scale_wrt_gas=False)
-        return share.detach()
-
-    def _refuse_not_finite(self, loss: torch.Tensor) -> None:
-        finite = engine.gradients_are_finite(self.engine)
-        self.last_loss, broken = distributed.sum_over_processes([loss.item(), float(not finite)], self.device)
-        if broken or not math.isfinite(self.last_loss):
-            what = "a gradient" if math.isfinite(self.last_loss) else "the loss"
+    def _agree(self, share: float) -> float:
+        """Return the loss over all processes, and learn whether to stop; `Diverged` keeps it from stepping."""
+        finite = engine.gradients_are_finite(self.session.engine)
+        loss, broken, stopping = distributed.sum_over_processes(
+            [share, float(not finite), float(self.asked_to_stop)], self.device
+        )
+        self.stopping = stopping > 0
+        if broken or not math.isfinite(loss):
+            what = "a gradient" if math.isfinite(loss) else "the loss"
             raise Diverged(
-                f"{what} is not finite at step {self.step} of {self.total} (learning rate "
-                f"{self.config.train.lr}, precision {self.precision}): lower train.lr, set train.clip_grad, "
-                "or try train.precision=fp32; the checkpoints before it are kept."
+                f"{what} is not finite at step {self.step} of {self.session.total} (learning rate "
+                f"{self.config.train.lr}, precision {self.session.precision}): lower train.lr, set "
+                "train.clip_grad, or try train.precision=fp32; the checkpoints before it are kept."
             )
-
-    @torch.no_grad()
-    def _validate(self) -> float:
-        """Return the mean cross-entropy over the validation set's supervised tokens."""
-        size = self.batching.micro_batch * VALIDATION_BATCH
-        held_out = self.corpus.validation
-        order = sorted(range(len(held_out)), key=lambda i: len(held_out[i]["input_ids"]))
-        parts = [order[start : start + size] for start in range(0, len(order), size)]
-        loss = tokens = 0.0
-        self.loss.eval()
-        for part in parts[self.rank :: self.batching.processes]:
-            total, number = self.loss(**self.corpus.batch(held_out, part, self.device))
-            loss, tokens = loss + total.item(), tokens + number.item()
-        self.loss.train()
-        loss, tokens = distributed.sum_over_processes([loss, tokens], self.device)
-        return loss / tokens
+        return loss
 
     def _evaluate(self, tracker: Tracker) -> None:
         with self.record.phase("validate"):
-            val_loss = self._validate()
+            val_loss = self.session.validate()
         if not math.isfinite(val_loss):
             raise Diverged(f"the validation loss is not finite at step {self.step}; lower train.lr.")
-        metrics = self.method.metrics(self.model)
+        metrics = self.method.metrics(self.session.model)
         self.record.log("losses", {"step": self.step, "val_loss": val_loss})
         if metrics:
             self.record.log("metrics", {"step": self.step, **metrics})
@@ -239,58 +181,51 @@ class Trainer:
             return
         about = {
             "backbone": self.config.backbone.name,
-            "weights_digest": self.digest,
+            "weights_digest": self.session.digest,
             "method": self.config.method["_target_"],
-            "precision": self.precision,
+            "precision": self.session.precision,
             **self.best,
         }
-        save_adapter(self.method, self.model, Path(self.config.run_dir), self.lease, about)
+        save_adapter(self.method, self.session.model, Path(self.config.run_dir), self.lease, about)
 
     def _note_progress(self) -> None:
-        self.record.update(
-            tokens=self.tokens, best=self.best, peak_memory={"train_bytes": machine.peak_memory(self.device)}
-        )
+        peak = {"train_bytes": machine.peak_memory(self.device)}
+        self.record.update(tokens=self.tokens, best=self.best, peak_memory=peak)
+
+    def _setting(self) -> dict[str, Any]:
+        """Return what must be the same for a checkpoint to be gone on from exactly."""
+        return {"processes": self.session.batching.processes, "precision": self.session.precision}
 
     def _checkpoint(self) -> None:
         with self.record.phase("save"):
             self._note_progress()
-            state = {
-                "processes": self.batching.processes,
-                "best": self.best if math.isfinite(self.best["val_loss"]) else None,
-                "tokens": self.tokens,
-            }
-            self.checkpoints.save(self.step, lambda tmp: torch.save(self._state(), self._file(tmp)), state)
+            best = self.best if math.isfinite(self.best["val_loss"]) else None
+            state = {"setting": self._setting(), "best": best, "tokens": self.tokens}
+            self.checkpoints.save(
+                self.step, lambda tmp: torch.save(self.session.state(), self._shard(tmp)), state
+            )
 
-    def _file(self, directory: Path) -> Path:
-        return directory / f"process-{self.rank}.pt"
-
-    def _state(self) -> dict[str, Any]:
-        return {
-            "engine": engine.shard(self.engine),
-            "method": self.method.state_dict(),
-            "random": machine.random_state(self.device),
-        }
+    def _shard(self, directory: Path) -> Path:
+        return directory / f"process-{self.session.rank}.pt"
 
     def _resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one."""
         found = distributed.broadcast(self.checkpoints.newest_whole() if self.lease else None)
         if found is None:
             return self.record.rewind(0)
-        if found.state["processes"] != self.batching.processes:
-            raise ConfigError(
-                f"{found.path} was written by {found.state['processes']} processes, and these are "
-                f"{self.batching.processes}; start as many as before, or remove {found.path.parent}."
-            )
-        saved = torch.load(self._file(found.path), map_location="cpu", weights_only=True)
-        engine.load_shard(self.engine, saved["engine"])
-        self.method.load_state_dict(saved["method"])
-        machine.set_random_state(saved["random"], self.device)
+        for key, here in self._setting().items():
+            if (there := found.state["setting"][key]) != here:
+                raise ConfigError(
+                    f"{found.path} was written with {key} {there}, and here it is {here}; "
+                    f"go on with {there}, or remove {found.path.parent}."
+                )
+        self.session.load_state(torch.load(self._shard(found.path), map_location="cpu", weights_only=True))
         self.step, self.tokens = found.step, found.state["tokens"]
         self.best = found.state["best"] or self.best
         self.record.rewind(self.step)
 
     def _finish(self) -> None:
         self._note_progress()
-        self.record.update(final_weights=engine.trained_digest(self.model))
+        self.record.update(final_weights=engine.trained_digest(self.session.model))
         if self.lease is not None:
             self.checkpoints.clear()

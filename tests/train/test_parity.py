@@ -78,7 +78,7 @@ def by_trainer(config: RunConfig, out: Path) -> None:
 def by_us(config: RunConfig, out: Path) -> None:
     from tests.train.test_train import live
 
-    model = live(config).model
+    model = live(config).session.model
     losses = [row["loss"] for row in runs.record(config)["losses"] if "loss" in row]
     trained = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
     torch.save({"losses": losses, "trained": trained}, out)

@@ -33,7 +33,7 @@ def test_bf16_rounds_neither_adapters_nor_buffers(tiny_backbone_dir, tmp_path: P
     config = cases.config(
         tmp_path, tiny_backbone_dir("gemma3_text"), cases.DYPAM, family="gemma3_text", precision=mode
     )
-    model = live(config).model
+    model = live(config).session.model
     assert runs.record(config)["precision"] == {"mode": mode, "rounded": {"weights": 0, "buffers": []}}
     for name, parameter in model.named_parameters():
         assert parameter.dtype == (torch.float32 if parameter.requires_grad else torch.bfloat16), name
@@ -44,7 +44,7 @@ def test_bf16_rounds_neither_adapters_nor_buffers(tiny_backbone_dir, tmp_path: P
 
 def test_the_plain_engine_says_what_it_rounds(tiny_backbone_dir, tmp_path: Path) -> None:
     config = cases.config(tmp_path, tiny_backbone_dir("llama"), cases.LORA, precision="bf16_engine")
-    model = live(config).model
+    model = live(config).session.model
     content = runs.record(config)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert content["precision"]["rounded"]["weights"] == trained
@@ -67,9 +67,9 @@ def test_every_adapter_weight_moves_at_a_small_learning_rate(tiny_backbone_dir, 
     runs.distributed.start("cpu")
     with Lease.acquire(config.run_dir) as lease:
         trainer = Trainer(config, check_targets(config), lease, Record.open(tmp_path, config, lease), "cpu")
-        before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+        before = {name: p.detach().clone() for name, p in trainer.session.model.named_parameters()}
         trainer.run()
-    moved = [p != before[name] for name, p in trainer.model.named_parameters() if p.requires_grad]
+    moved = [p != before[name] for name, p in trainer.session.model.named_parameters() if p.requires_grad]
     assert sum(int(m.sum()) for m in moved) / sum(m.numel() for m in moved) > 0.99
 
 

@@ -90,7 +90,7 @@ def test_a_damaged_checkpoint_is_passed_over(make, whole: dict[str, Any], tmp_pa
 
 
 def test_state_of_a_method_and_random_numbers_survive(make, tmp_path: Path) -> None:
-    noisy = {**cases.LORA, "_target_": "tests.train.cases.Noisy"}
+    noisy = {**cases.LORA, "_target_": "tests.train.cases.Noisy", "lora_dropout": 0.1}
     undisturbed, broken = make("noisy", noisy), make("noisy-killed", noisy)
     processes.run(runs.complete, undisturbed, log=tmp_path / "whole.log")
     killed(broken, "train.micro_step:11", tmp_path)
@@ -109,7 +109,7 @@ def test_two_processes(make, precision: str, tmp_path: Path) -> None:
     assert runs.outcome(broken) == runs.outcome(undisturbed)
     alone = dataclasses.replace(broken, run_dir=broken.run_dir + "-copy")
     printed = processes.run(runs.complete, alone, log=tmp_path / "alone.log", expect=1)
-    assert re.search(r"ConfigError: .*was written by 2 processes, and these are 1; start as many", printed)
+    assert re.search(r"ConfigError: .*was written with processes 2, and here it is 1; go on with 2", printed)
 
 
 def test_two_processes_train_as_one_with_twice_the_accumulation(make, tmp_path: Path) -> None:

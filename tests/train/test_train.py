@@ -57,9 +57,9 @@ def test_live_logits_are_those_of_the_saved_and_reloaded_model(
 ) -> None:
     config = make(method=METHODS[method], family=family, precision=mode, eval_every=100, max_steps=4)
     trainer = live(config)
-    before = trainer.corpus.batch(trainer.corpus.train, [0, 1], "cpu")["input_ids"]
+    before = trainer.session.corpus.batch(trainer.session.corpus.train, [0, 1], "cpu")["input_ids"]
     with precision.forward_context(mode, "cpu"):
-        trained, again = (runs.logits(m, before) for m in (trainer.model, reloaded(config, mode)))
+        trained, again = (runs.logits(m, before) for m in (trainer.session.model, reloaded(config, mode)))
         bare, _ = load_backbone(
             config.backbone, dtype=precision.backbone_dtype(mode), device="cpu", runtime=config.runtime
         )
@@ -69,7 +69,7 @@ def test_live_logits_are_those_of_the_saved_and_reloaded_model(
 
 def test_backbone_is_untouched_and_everything_trained_moves(make) -> None:
     config = make(method=cases.DYPAM, precision="bf16")
-    model = live(config).model
+    model = live(config).session.model
     fresh, _ = load_backbone(config.backbone, dtype=torch.bfloat16, device="cpu", runtime=config.runtime)
     own = dict(base_parameters(model))
     assert own.keys() == {name for name, _ in base_parameters(fresh)}
@@ -138,7 +138,7 @@ def test_gradient_checkpointing_changes_nothing(make) -> None:
         make("gc", family="qwen3", gradient_checkpointing=True),
     )
     runs.complete(plain)
-    model = live(checkpointed).model
+    model = live(checkpointed).session.model
     assert any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
     assert runs.outcome(plain) == runs.outcome(checkpointed)
 
@@ -184,7 +184,9 @@ def test_sigterm_leaves_a_run_that_goes_on_exactly(make, monkeypatch: pytest.Mon
         with pytest.raises(Preempted):
             runs.complete(broken)
     assert runs.record(broken)["status"] == "preempted"
-    assert [row["step"] for row in runs.record(broken)["losses"]] == [1, 2, 3, 3, 4]
+    assert [row["step"] for row in runs.record(broken)["losses"]] == [1, 2, 3, 3, 4, 5]
+    with Lease.acquire(broken.run_dir) as lease:
+        assert Checkpoints(broken.run_dir, lease).newest_whole().step == 5
     runs.complete(broken)
     assert runs.outcome(broken) == runs.outcome(whole)
 
