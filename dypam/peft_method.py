@@ -175,6 +175,10 @@ class PeftMethod(Method):
             except ValueError as error:
                 raise ConfigError(f"method {self.name}: does not fit this backbone: {error}") from error
             self.prepare(adapted)
+        for name, parameter in adapted.named_parameters():
+            # PEFT 0.18's OFT takes Gemma 3's `mm_soft_emb_norm` for its own, by the prefix `oft_`.
+            if not self.everywhere and NOT_TEXT.fullmatch(name):
+                parameter.requires_grad_(False)
         return adapted
 
 
