@@ -11,7 +11,7 @@ from tests.methods.cases import V5, make, variants_late
 from tests.tiny import tiny, tiny_config
 
 RELEASE = {"oft": 32_639_688 if V5 else 32_640_840}
-"""PEFT changed how OFT splits a size that its block does not divide; percentages stay."""
+"""PEFT 0.18's OFT unfreezes the projector's mm_soft_emb_norm too: its name has "oft_" in it."""
 
 TABLE = {
     "lora": (36_470_784, 65_470_464, 57_746_688),
