@@ -145,7 +145,7 @@ class Trainer:
         tracker.step(self.step, mean, train.lr * factor, read, time.monotonic() - start)
 
     def _agree(self, share: float) -> float:
-        """Return the loss over all processes, and learn whether to stop; `Diverged` keeps it from stepping."""
+        """Return the loss over all processes and learn whether to stop; `Diverged` before a bad step."""
         finite = engine.gradients_are_finite(self.session.engine)
         loss, broken, stopping = distributed.sum_over_processes(
             [share, float(not finite), float(self.asked_to_stop)], self.device
