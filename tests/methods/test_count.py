@@ -10,7 +10,7 @@ from scripts import compose, params
 from tests.methods.cases import V5, make, variants_late
 from tests.tiny import tiny, tiny_config
 
-# PEFT 0.18 by itself counts 1,152 more for OFT on Gemma, the projector's mm_soft_emb_norm (named "oft_" inside).
+# PEFT 0.18 by itself counts 1,152 more for OFT on Gemma: the projector's mm_soft_emb_norm has "oft_" in it.
 TABLE = {
     "lora": (36_470_784, 65_470_464, 57_746_688),
     "adalora": (72_950_976, 130_953_024, 115_512_576),
