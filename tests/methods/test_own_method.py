@@ -23,7 +23,9 @@ name: query_bias
 label: Query bias
 """
 SUITE_YAML = """
-defaults: ["/testset@tests.minimath_number: minimath_number", _self_]
+defaults:
+  - /testset@tests.minimath_number: minimath_number
+  - _self_
 name: own
 label: Own
 train: {_target_: data.minimath.train, name: own-train, size: 40, seed: 0}
