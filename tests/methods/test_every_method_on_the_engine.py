@@ -22,10 +22,19 @@ TOLERANCE = 2e-3
 """RMS distance between the weights of one process and of two, as a part of what lr could move them."""
 
 QUICK = ("lora-llama", "adalora-gemma3_text", "dypam-qwen3")
-CASES = [
-    pytest.param(*case.values, id=case.id, marks=[] if case.id in QUICK else pytest.mark.slow)
-    for case in cases(every=True)
-]
+
+
+def distinct() -> list[Any]:
+    """Return all cases but those of YAMLs that at tiny size are others' twins (LoRA of another rank)."""
+    seen, kept = [], []
+    for case in cases(every=True):
+        name, family = case.values
+        work = {**settings(name), "name": "", "label": "", "family": family}
+        if work not in seen:
+            seen.append(work)
+            late = [] if case.id in QUICK else pytest.mark.slow
+            kept.append(pytest.param(name, family, id=case.id, marks=late))
+    return kept
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +71,7 @@ def killed_and_resumed(config, log: Path, proof: Path) -> None:
     processes.run(runs.complete, config, log=log)
 
 
-@pytest.mark.parametrize(("name", "family"), CASES)
+@pytest.mark.parametrize(("name", "family"), distinct())
 def test_killed_and_resumed_bitwise_and_two_processes_match_one(name, family, make, tmp_path):
     whole, killed, two = (make(name, family, part) for part in ("whole", "killed", "two"))
     with ThreadPoolExecutor(2) as both:  # a core each
