@@ -1,10 +1,12 @@
 """Backbones load frozen, in the right dtypes, or say in one sentence why not."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dypam.backbone import load_backbone, meta_model, weights_digest
 from dypam.config import Backbone, ConfigError, Runtime
@@ -32,6 +34,27 @@ def test_loads_frozen_with_fp32_rotary_buffers(tiny_backbone_dir, family: str, d
     assert {p.dtype for p in model.parameters()} == {dtype}
     assert {b.dtype for name, b in model.named_buffers() if "inv_freq" in name} <= {torch.float32}
     assert tokenizer.pad_token_id is not None
+
+
+def test_the_vocabularys_matrix_is_not_copied_for_every_prompt(tiny_backbone_dir) -> None:
+    model, _ = load_backbone(
+        backbone(tiny_backbone_dir("llama")), dtype=torch.bfloat16, device="cpu", runtime=OFFLINE
+    )
+    weight = model.get_output_embeddings().weight
+
+    class Operators(TorchDispatchMode):
+        seen: ClassVar[list[str]] = []
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.seen.append(function.overloadpacket.__name__)
+            return function(*args, **(kwargs or {}))
+
+    hidden = torch.randn(5, 7, weight.shape[1], dtype=torch.bfloat16)
+    with torch.no_grad(), Operators() as operators:
+        logits = model.get_output_embeddings()(hidden[:, -1:])
+    assert logits.shape == (5, 1, len(weight))
+    assert "mm" in operators.seen
+    assert not {"bmm", "expand"} & set(operators.seen)
 
 
 def test_a_vision_language_checkpoint_gives_its_text_model(tiny_backbone_dir) -> None:
