@@ -4,6 +4,8 @@ PYTHON ?= python3.11
 TORCH ?=
 # Arguments of pytest, e.g. make test ARGS="-k extract".
 ARGS ?=
+# full = the paper's own models; nano = a rehearsal on small models trained here.
+SCALE ?= full
 
 CURRENT := .venv/.ready
 PAPER := .venv-paper/.ready
@@ -11,16 +13,22 @@ RUN := .venv/bin/python
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-real test-paper-stack test-page report audit-published lint format data lock wheel clean
+.PHONY: help setup demo list test test-slow test-real test-paper-stack test-page report audit-published lint format data lock wheel clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+	@grep -hE '^[a-zA-Z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 setup: $(CURRENT) ## only the set-up of the current stack
 
 demo: $(CURRENT) ## base, LoRA and DyPAM on Gemma-3-270M over minimath, and their table (half an hour on 2 cores)
 	$(RUN) scripts/run.py -m experiment=demo
 	$(RUN) scripts/table.py experiment=demo
+
+reproduce-%: $(CURRENT) ## the runs of a table or figure, then its drawing: reproduce-table1 [SCALE=nano] [ARGS=…]
+	$(RUN) scripts/reproduce.py $* scale=$(SCALE) $(ARGS)
+
+list: $(CURRENT) ## every experiment: its runs, done, running, failed, left
+	$(RUN) scripts/list.py scale=$(SCALE) $(ARGS)
 
 test: $(CURRENT) ## the unit tests (minutes)
 	$(PYTEST) -n 2 --dist loadfile -m "not slow and not real" $(ARGS)

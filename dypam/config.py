@@ -107,11 +107,13 @@ class Runtime:
 
     device: str = "auto"
     threads: int | None = None
+    workers: int | None = None
     cache_dir: str = ".cache"
     data_mirror: str | None = None
     offline: bool = False
     wandb: str = "auto"
     wandb_project: str = "dypam"
+    experiment: str | None = None
     progress: bool = True
     lease_ttl: float = 60.0
     retry_failed: bool = False

@@ -259,6 +259,15 @@ def _refuse_if_held(run_dir: Path) -> int:
     return holder.token
 
 
+def held_by(run_dir: str | Path) -> str | None:
+    """Return in one sentence which living worker has a run, None if it is free (a look, no promise)."""
+    try:
+        _refuse_if_held(Path(run_dir))
+    except LeaseHeld as held:
+        return str(held)
+    return None
+
+
 def _stands_still(run_dir: Path) -> LeaseHeld:
     state = _read(run_dir)
     return LeaseHeld(

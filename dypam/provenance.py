@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import shutil
@@ -76,3 +77,12 @@ def hardware() -> dict[str, Any]:
         "gpus": _gpus(),
         "system": platform.platform(),
     }
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that a process started here may use, as CUDA_VISIBLE_DEVICES names them; no torch."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return (_output("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader") or "").split()
+    names = [name.strip() for name in given.split(",")]
+    return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))

@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from dypam.config import ConfigError, RunConfig
+from dypam.config import ConfigError, RunConfig, Runtime
 
 
 class Tracker:
@@ -76,31 +76,59 @@ def start_wandb(config: RunConfig, name: str) -> Any:
     Raises:
         ConfigError: W&B is asked for and not installed, or does not start.
     """
-    mode = wandb_mode(config.runtime.wandb)
+    about = {
+        "name": name,
+        "id": "-".join(Path(config.run_dir).parts[-4:]),
+        "dir": config.run_dir,
+        "config": config.identity(),
+    }
+    return _start(config.runtime, about)
+
+
+def log_drawings(config: RunConfig, paths: list[Path]) -> None:
+    """Send files of tables and figures as one artifact, in a run beside those of their experiment.
+
+    Args:
+        config: any run of the experiment; `runtime` says where to, `results` where offline files go.
+        paths: the files; without any, nothing is done.
+    """
+    name = config.runtime.experiment or "drawings"
+    about = {"name": name, "job_type": "tables", "dir": config.results}
+    if not paths or (run := _start(config.runtime, about)) is None:
+        return
+    import wandb
+
+    artifact = wandb.Artifact(name, type="tables")
+    for path in paths:
+        artifact.add_file(str(path))
+    run.log_artifact(artifact)
+    run.finish()
+
+
+def _start(runtime: Runtime, about: dict[str, Any]) -> Any:
+    """Return a W&B run in the group of the experiment, None where W&B is off; raise `ConfigError`."""
+    mode = wandb_mode(runtime.wandb)
     if mode is None:
         return None
     try:
         import wandb
     except ImportError as error:
         raise ConfigError(
-            f"runtime.wandb={config.runtime.wandb}: wandb is not installed; "
-            "install it or set runtime.wandb=off."
+            f"runtime.wandb={runtime.wandb}: wandb is not installed; install it or set runtime.wandb=off."
         ) from error
     try:
         return wandb.init(
-            project=config.runtime.wandb_project,
-            name=name,
-            id="-".join(Path(config.run_dir).parts[-4:]),
-            resume="allow" if mode == "online" else None,
+            project=runtime.wandb_project,
+            group=runtime.experiment,
+            resume="allow" if mode == "online" and "id" in about else None,
             mode=mode,
-            dir=config.run_dir,
-            config=config.identity(),
             settings=wandb.Settings(silent=True),
+            **about,
         )
     except wandb.Error as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(
-            f"runtime.wandb={config.runtime.wandb}: W&B does not start ({reason}); set runtime.wandb=off."
+            f"runtime.wandb={runtime.wandb}: W&B does not start ({reason}); set runtime.wandb=off."
         ) from error
 
 

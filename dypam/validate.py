@@ -101,6 +101,7 @@ RULES: dict[str, Rule] = {
         "auto, cpu, cuda, or one GPU such as cuda:0",
     ),
     "runtime.threads": _count,
+    "runtime.workers": _count,
     "runtime.cache_dir": _filled,
     "runtime.data_mirror": _filled,
     "runtime.wandb": _one_of("auto", "online", "offline", "off"),

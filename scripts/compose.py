@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -21,15 +25,16 @@ from omegaconf.errors import OmegaConfBaseException
 from dypam.config import ConfigError, RunConfig
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-NOT_OF_A_RUN = ("table", "figure")
+FULL = "full"
+"""The scale that changes nothing."""
+NOT_OF_A_RUN = ("table", "figure", "draws", "runs", "scale")
 """Top-level keys that say what is done with many runs, and belong to none."""
+SCALED = ("backbone", "suite", "method")
+"""The groups whose choices a scale replaces: the first two by its list, methods by files in its folder."""
 
 
 def run_config(overrides: list[str]) -> RunConfig:
     """Return the checked configuration of one run; raise `ConfigError` on anything wrong."""
-    for override in _parse(overrides):
-        if override.is_sweep_override():
-            raise ConfigError(f"{override.input_line} names several runs: add -m to do them all.")
     return validated(compose(overrides))
 
 
@@ -47,13 +52,24 @@ def validated(config: DictConfig) -> RunConfig:
 
 
 def table(overrides: list[str]) -> dict[str, Any]:
-    """Return how the table of an experiment is drawn."""
-    return _section(overrides, "table")
+    """Return how the table of an experiment is drawn; no published numbers at another scale than the full."""
+    section = _section(overrides, "table")
+    if scale(overrides) != FULL:
+        shown = [line for line in section["show"] if line not in ("published", "difference")]
+        section |= {"published": None, "show": shown or ["mean"], "rehearsal": True}
+    return section
 
 
 def figure(overrides: list[str]) -> dict[str, Any]:
     """Return how the figure of an experiment is drawn."""
     return _section(overrides, "figure")
+
+
+def experiment(overrides: list[str]) -> dict[str, Any]:
+    """Return what scripts/reproduce.py does for an experiment: `runs` and `draws`."""
+    _check_choices(overrides)
+    config = _compose(fixed(overrides), with_hydra=False)
+    return {"runs": bool(config.runs), "draws": list(config.draws)}
 
 
 def _section(overrides: list[str], name: str) -> dict[str, Any]:
@@ -63,20 +79,92 @@ def _section(overrides: list[str], name: str) -> dict[str, Any]:
 
 
 def compose(overrides: list[str], *, with_hydra: bool = False) -> DictConfig:
-    """Compose `configs/config.yaml` with overrides; raise `ConfigError` instead of Hydra's errors."""
+    """Compose `configs/config.yaml` with overrides at their scale; raise only `ConfigError`."""
+    for override in _parse(overrides):
+        if override.is_sweep_override():
+            raise ConfigError(f"{override.input_line} names several runs: add -m to do them all.")
     _check_choices(overrides)
+    return _compose(expanded(overrides), with_hydra)
+
+
+def _compose(overrides: list[str], with_hydra: bool) -> DictConfig:
+    """Compose as Hydra does: the chosen files, once for all runs that share them, then the values."""
+    parsed = _parse(overrides)
+    values = [item for item in parsed if not _is_choice(item)]
+    if not with_hydra:
+        values = [item for item in values if not item.key_or_group.startswith("hydra.")]
     try:
-        with _hydra():
-            return hydra_compose("config", overrides, return_hydra_config=with_hydra)
+        choices = tuple(item.input_line or "" for item in parsed if _is_choice(item))
+        config = copy.deepcopy(_chosen(choices, with_hydra))
+        ConfigLoaderImpl._apply_overrides_to_config(values, config)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_explain(error, overrides)) from error
+    return config
+
+
+@cache
+def _chosen(choices: tuple[str, ...], with_hydra: bool) -> DictConfig:
+    with _hydra():
+        return hydra_compose("config", list(choices), return_hydra_config=with_hydra)
+
+
+def _is_choice(override: Override) -> bool:
+    """Whether an override chooses a file of a group; the others set a value."""
+    key = override.key_or_group
+    return override.package is not None or "/" in key or (CONFIGS / key).is_dir()
+
+
+def scale(overrides: list[str]) -> str:
+    """Return the scale that overrides choose: `full`, or the name of a rehearsal."""
+    return str(_last(_parse(overrides), "scale") or FULL)
+
+
+def expanded(overrides: list[str]) -> list[str]:
+    """Return what the overrides of one run mean to Hydra: the experiment by name, and the scale carried out.
+
+    A scale puts other choices in the places of backbone, suite and method; its settings come before the
+    given values, so that these win.
+    """
+    parsed = _parse(overrides)
+    experiment = _last(parsed, "experiment")
+    named = [f"runtime.experiment={experiment}"] if experiment else []
+    if (name := scale(overrides)) == FULL:
+        return named + overrides
+    rule = OmegaConf.to_container(_chosen((f"scale={name}",), False).scale)
+    assert isinstance(rule, dict)
+    others = tuple(i.input_line or "" for i in parsed if _is_choice(i) and i.key_or_group not in SCALED)
+    default = _chosen(others, True).hydra.runtime.choices
+    places = {group: str(_last(parsed, group) or default[group]) for group in SCALED}
+    for group in ("backbone", "suite"):
+        places[group] = _in_place_of(places[group], group, rule[group], name)
+    if (CONFIGS / "method" / name / f"{places['method']}.yaml").exists():
+        places["method"] = f"{name}/{places['method']}"
+    given = [item.input_line or "" for item in parsed if item.key_or_group not in SCALED]
+    return [*named, *(f"{group}={choice}" for group, choice in places.items()), *rule["set"], *given]
+
+
+def _in_place_of(choice: str, group: str, known: dict[str, str], name: str) -> str:
+    if choice not in known and choice not in known.values():
+        raise ConfigError(
+            f"scale={name} has no {group} in the place of {choice}: name one in configs/scale/{name}.yaml, "
+            f"or choose another {group} ({', '.join(known)})."
+        )
+    return known.get(choice, choice)
+
+
+def _last(parsed: list[Override], key: str) -> Any:
+    """Return the value that the last override of a key gives; None without one."""
+    values = [item.value() for item in parsed if item.key_or_group == key and not item.is_delete()]
+    return values[-1] if values else None
 
 
 def grid(overrides: list[str]) -> list[list[str]]:
-    """Return the overrides of every run that `-m` means, an experiment's own grid included."""
-    parsed = _parse(overrides)
-    fixed = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
-    params = compose(fixed, with_hydra=True).hydra.sweeper.get("params") or {}
+    """Return the overrides of every run that `-m` means, an experiment's own grid included.
+
+    A scale stays among them; it takes effect when a run is composed.
+    """
+    _check_choices(overrides)
+    params = _compose(fixed(overrides), with_hydra=True).hydra.sweeper.get("params") or {}
     whole = [f"{key}={value}" for key, value in params.items() if not key.startswith("hydra.")]
     return [
         [item for item in job if not item.startswith("hydra")]
@@ -85,10 +173,14 @@ def grid(overrides: list[str]) -> list[list[str]]:
     ]
 
 
+def fixed(overrides: list[str]) -> list[str]:
+    """Return the overrides that all runs of a grid share."""
+    return [item.input_line or "" for item in _parse(overrides) if not item.is_sweep_override()]
+
+
 def launcher(overrides: list[str]) -> str:
     """Return the name of the Hydra launcher that the overrides choose."""
-    fixed = [item.input_line or "" for item in _parse(overrides) if not item.is_sweep_override()]
-    return str(compose(fixed, with_hydra=True).hydra.runtime.choices["hydra/launcher"])
+    return str(_compose(fixed(overrides), with_hydra=True).hydra.runtime.choices["hydra/launcher"])
 
 
 def choices(group: str) -> list[str]:
@@ -139,9 +231,33 @@ def _values(text: str, prefix: str) -> list[str]:
     return lines
 
 
-def _hydra() -> Any:
+@contextmanager
+def _hydra() -> Iterator[None]:
     GlobalHydra.instance().clear()
-    return initialize_config_dir(str(CONFIGS), version_base="1.3")
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        loader: Any = GlobalHydra.instance().config_loader()
+        loader.repository = _ReadOnce(loader.repository)
+        yield
+
+
+class _ReadOnce:
+    """Hydra's repository of configuration files, each read once in this process: nearly half of composing."""
+
+    files: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, repository: Any) -> None:
+        self.repository = repository
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.repository, name)
+
+    def __deepcopy__(self, memo: Any) -> _ReadOnce:
+        return self  # Hydra copies its repository for every composition
+
+    def load_config(self, config_path: str) -> Any:
+        if config_path not in self.files:
+            self.files[config_path] = self.repository.load_config(config_path)
+        return copy.deepcopy(self.files[config_path])
 
 
 def _parse(overrides: list[str]) -> list[Override]:

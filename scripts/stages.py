@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from data.fetch import Files
 from dypam.config import ConfigError, RunConfig
@@ -17,51 +16,96 @@ from eval.score import ScoreError, score_run
 
 def run(config: RunConfig) -> None:
     """Train, generate and score; stages that are done are not done again, nor is torch loaded for them."""
-    record = Record.open(config.run_dir, config, None)
-    if not record.finished():
-        train(config)
-        generate(config)
-    if rank() == 0:
+    if not Record.open(config.run_dir, config, None).finished():
+        _prepare(config)
+    with _lease(
+        config
+    ) as lease:  # one for all stages, so that no other worker begins the next one in between
+        _train(config, lease)
+        if lease is None:
+            return
+        _generate(config, lease)
         try:
-            score(config)
+            _score(config, lease)
         except ScoreError:  # a prediction file that is damaged or has lost rows
-            generate(config, again=True)
-            score(config)
+            _prepare(config)
+            _generate(config, lease, again=True)
+            _score(config, lease)
 
 
 def train(config: RunConfig) -> None:
     """Train the run's adapter (every process of a launcher calls this)."""
-    if Record.open(config.run_dir, config, None).finished("train"):
-        return _say(f"{config.run_dir}: trained before.")
-    check_targets(config)
-    prepare_backbone(config)
-    from dypam.train import train as stage
-
+    if not Record.open(config.run_dir, config, None).finished("train"):
+        _prepare(config)
     with _lease(config) as lease:
-        stage(config, lease)
+        _train(config, lease)
 
 
-def generate(config: RunConfig, *, again: bool = False) -> None:
+def generate(config: RunConfig) -> None:
     """Generate the responses to every test set, on the first process alone."""
     if rank() != 0:
         return
-    if Record.open(config.run_dir, config, None).finished("generate") and not again:
-        return _say(f"{config.run_dir}: predictions are there.")
-    check_targets(config)
-    prepare_backbone(config)
-    from eval.generate import generate as stage
-
-    with _lease(config) as lease:
-        stage(config, lease)
+    if not Record.open(config.run_dir, config, None).finished("generate"):
+        _prepare(config)
+    with _acquire(config) as lease:
+        _generate(config, lease)
 
 
 def score(config: RunConfig) -> None:
     """Score the predictions under every protocol and print the accuracies; no torch."""
     if Record.open(config.run_dir, config, None).status is None:
         raise ConfigError(f"{config.run_dir} holds no run yet; start it with scripts/run.py.")
+    with _lease(config) as lease:
+        if lease is not None:
+            _score(config, lease)
+
+
+def is_run(config: RunConfig) -> bool:
+    """Whether a run is finished and scored, by its files; raises `ConfigError` if they are another run's."""
+    finished = Record.open(config.run_dir, config, None).finished()
+    return finished and (Path(config.run_dir) / "scores.json").exists()
+
+
+def is_trained(config: RunConfig) -> bool:
+    """Whether training is done."""
+    return Record.open(config.run_dir, config, None).finished("train")
+
+
+def is_generated(config: RunConfig) -> bool:
+    """Whether generation is done."""
+    return Record.open(config.run_dir, config, None).finished("generate")
+
+
+def is_scored(config: RunConfig) -> bool:
+    """Whether scoring is done: never, since only scoring itself can tell that nothing has changed."""
+    return False
+
+
+def _prepare(config: RunConfig) -> None:
+    """Refuse what cannot be run before anything is written, and make the backbone."""
+    check_targets(config)
+    prepare_backbone(config)
+
+
+def _train(config: RunConfig, lease: Lease | None) -> None:
+    if Record.open(config.run_dir, config, None).finished("train"):
+        return _say(f"{config.run_dir}: trained before.")
+    from dypam.train import train as stage
+
+    stage(config, lease)
+
+
+def _generate(config: RunConfig, lease: Lease, *, again: bool = False) -> None:
+    if Record.open(config.run_dir, config, None).finished("generate") and not again:
+        return _say(f"{config.run_dir}: predictions are there.")
+    from eval.generate import generate as stage
+
+    stage(config, lease)
+
+
+def _score(config: RunConfig, lease: Lease) -> None:
     run_dir = Path(config.run_dir)
-    with Lease.acquire(run_dir, config.runtime.lease_ttl) as lease:
-        scores = score_run(run_dir, config.suite, files_of(config), guard=lease.guard)
+    scores = score_run(run_dir, config.suite, files_of(config), guard=lease.guard)
     for protocol, sets in scores["protocols"].items():
         cells = [f"{name} {100 * row['correct'] / row['n']:.2f} (n={row['n']})" for name, row in sets.items()]
         _say(f"{run_dir}: {protocol}: {', '.join(cells)}")
@@ -84,8 +128,12 @@ def prepare_backbone(config: RunConfig) -> None:
         get_method(call.pop("_target_"))(cache / "backbones" / config.backbone.path, cache=cache, **call)
 
 
-def _lease(config: RunConfig) -> Any:
-    return Lease.acquire(config.run_dir, config.runtime.lease_ttl) if rank() == 0 else nullcontext()
+def _acquire(config: RunConfig) -> Lease:
+    return Lease.acquire(config.run_dir, config.runtime.lease_ttl)
+
+
+def _lease(config: RunConfig) -> AbstractContextManager[Lease | None]:
+    return _acquire(config) if rank() == 0 else nullcontext()
 
 
 def _say(message: str) -> None:

@@ -19,8 +19,8 @@ from eval.layout import Layout
 from scripts import command, compose
 
 
-def draw(overrides: list[str], pdf: bool) -> None:
-    """Print and write the table of the grid that `overrides` mean."""
+def draw(overrides: list[str], pdf: bool) -> list[Path]:
+    """Print and write the table of the grid that `overrides` mean; return the files written."""
     jobs = compose.grid(overrides)
     configs = [compose.run_config(job) for job in jobs]
     suites = {config.suite.name: config.suite for config in configs}
@@ -40,6 +40,7 @@ def draw(overrides: list[str], pdf: bool) -> None:
     for key, why in table.missing.items():
         print(f"missing: {key}: {why}", file=sys.stderr)
     print(f"written: {', '.join(map(str, paths))}")
+    return paths
 
 
 if __name__ == "__main__":

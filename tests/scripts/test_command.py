@@ -1,6 +1,5 @@
 """The scripts as a user runs them: exit codes, nothing heavy loaded for a refusal, sweeps, shadowed names."""
 
-import json
 import os
 import subprocess
 import sys
@@ -30,7 +29,7 @@ def stage(config):
     Path({out!r}, f"{{config.method['name']}}-{{config.seed}}").write_text(config.run_dir)
 
 if __name__ == "__main__":
-    command.main(stage, "Doc.")
+    command.main(stage, lambda config: False, "Doc.")
 """
 
 
@@ -126,15 +125,6 @@ def script(tmp_path):
     return path
 
 
-def test_a_sweeps_failed_run_leaves_the_others_alone(script, tmp_path):
-    done = call(script, "-m", "seed=1,2,3", f"results={tmp_path}")
-    assert done.returncode == 1
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["dypam-1", "dypam-3"]
-    assert "RuntimeError: planted" in done.stderr
-    assert "1 of 3 runs did not finish" in done.stderr
-    assert f"python {script} seed=2 results={tmp_path}   # exit code 1" in done.stderr
-
-
 def test_a_sweep_with_one_wrong_run_starts_none(script, tmp_path):
     done = call(script, "-m", "seed=1,-3")
     assert done.returncode == 2
@@ -142,21 +132,6 @@ def test_a_sweep_with_one_wrong_run_starts_none(script, tmp_path):
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_a_sweep_runs_finished_runs_without_a_new_process_and_failed_ones_on_request(script, tmp_path):
-    for seed, status in ((1, "finished"), (3, "failed")):
-        run_dir = tmp_path / f"runs/minimath/gemma3-270m/dypam/seed{seed}"
-        run_dir.mkdir(parents=True)
-        (run_dir / "record.json").write_text(json.dumps({**record.EMPTY, "status": status}))
-    done = call(script, "-m", "seed=1,3", f"results={tmp_path}")
-    assert done.returncode == 1
-    assert "failed before; runtime.retry_failed=true runs it again" in done.stderr
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["dypam-1"]
-    done = call(script, "-m", "seed=3", f"results={tmp_path}", "runtime.retry_failed=true")
-    assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / "out").iterdir())) == 2
-
-
-@pytest.mark.slow
 def test_a_sweep_through_a_launcher_of_hydras(script, tmp_path):
     """Submitit's local executor: every run is a job of its own; one failing job is reported."""
     arguments = ("hydra/launcher=slurm_here", f"results={tmp_path}", f"runtime.cache_dir={tmp_path}/cache")

@@ -1,0 +1,33 @@
+"""What a fork server imports once, so that no run of a sweep has to: all that any run needs on its way.
+
+Nothing here computes, starts a thread or touches a GPU: a forked run finds what a process of its own would.
+"""
+
+import contextlib
+import importlib
+import io
+import os
+from unittest import mock
+
+MODULES = (
+    "datasets",
+    "hydra.utils",
+    "deepspeed.ops.op_builder.cpu",
+    "deepspeed.runtime.zero.muon.original_muon",
+    "dypam.train",
+    "eval.generate",
+    "eval.score",
+    "torch.utils.cpp_extension",
+    "transformers.models.auto.modeling_auto",
+    "transformers.generation",
+)
+
+with (
+    mock.patch.dict(
+        os.environ, PYTORCH_NVML_BASED_CUDA_CHECK="1"
+    ),  # else looking for a GPU spoils it for forks
+    contextlib.redirect_stdout(io.StringIO()),
+):
+    for name in MODULES:
+        with contextlib.suppress(ImportError):  # DeepSpeed 0.18 has other modules
+            importlib.import_module(name)
