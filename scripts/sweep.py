@@ -158,7 +158,7 @@ class Sweep:
 
     def _start(self, run: Run) -> None:
         if self.context is None:
-            self.context = _fork_server(run.config for run in self.runs)
+            self.context = _fork_server(preloads(run.config for run in self.runs))
         slot, (answer, question) = self.free.pop(), self.context.Pipe(duplex=False)
         config, log = run.config, None
         if self.several:
@@ -240,16 +240,21 @@ class Worker:
         return "" if self.process.exitcode == 0 else "its process vanished"
 
 
-def _fork_server(configs: Iterable[RunConfig]) -> Any:
-    """Start a server that has all imports; it must outlive the SIGTERM that ends its children."""
+def preloads(configs: Iterable[RunConfig]) -> list[str]:
+    """Return the modules that the fork server imports: for all runs, their methods and architectures."""
     modules = set()
     for config in configs:
         calls = [config.method, config.suite.train, *(test.source for test in config.suite.tests.values())]
         modules |= {call["_target_"].rpartition(".")[0] for call in calls}
         family = config.backbone.architecture["model_type"].removesuffix("_text")
         modules.add(f"transformers.models.{family}.modeling_{family}")
+    return ["scripts.preload", *sorted(modules)]
+
+
+def _fork_server(modules: list[str]) -> Any:
+    """Start a server that has imported `modules`; it must outlive the SIGTERM that ends its children."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["scripts.preload", *sorted(modules)])
+    context.set_forkserver_preload(modules)
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     forkserver.ensure_running()
     signal.signal(signal.SIGTERM, before)
