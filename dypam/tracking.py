@@ -92,6 +92,8 @@ def log_drawings(config: RunConfig, paths: list[Path]) -> None:
         config: any run of the experiment; `runtime` says where to, `results` where offline files go.
         paths: the files; without any, nothing is done.
     """
+    # where wandb keeps what an offline run will send
+    os.environ.setdefault("WANDB_DATA_DIR", str(Path(config.results).absolute() / "wandb"))
     name = config.runtime.experiment or "drawings"
     about = {"name": name, "job_type": "tables", "dir": config.results}
     if not paths or (run := _start(config.runtime, about)) is None:

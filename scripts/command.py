@@ -43,7 +43,7 @@ def main(stage: Stage, done: Callable[[RunConfig], bool], doc: str) -> None:
 
             sys.exit(0 if sweep(stage, done, overrides, sys.argv[0]) else FAILED)
         else:
-            _hydra(flags, overrides)
+            _hydra()
 
 
 def split(arguments: list[str]) -> tuple[set[str], list[str]]:
@@ -111,9 +111,12 @@ def _prepend(name: str, folder: str) -> None:
         os.environ[name] = os.pathsep.join([folder, *filter(None, have)])
 
 
-def _hydra(flags: set[str], overrides: list[str]) -> None:
+def _hydra() -> None:
     """Hand over to Hydra, for its other flags (`--cfg job`, `--info`, …)."""
     import hydra
 
-    sys.argv = [sys.argv[0], *sorted(flags), *compose.expanded(overrides)]
+    arguments = [item for item in sys.argv[1:] if not item.startswith("--local_rank")]
+    given = [item for item in arguments if "=" in item and not item.startswith("-")]
+    others = [item for item in arguments if item not in given]
+    sys.argv = [sys.argv[0], *others, *compose.expanded(given)]
     hydra.main(version_base="1.3", config_path=str(compose.CONFIGS), config_name="config")(lambda _: None)()

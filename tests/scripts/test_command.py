@@ -130,11 +130,3 @@ def test_a_sweep_with_one_wrong_run_starts_none(script, tmp_path):
     assert done.returncode == 2
     assert "seed is -3" in done.stderr
     assert not list((tmp_path / "out").iterdir())
-
-
-def test_a_sweep_through_a_launcher_of_hydras(script, tmp_path):
-    """Submitit's local executor: every run is a job of its own; one failing job is reported."""
-    arguments = ("hydra/launcher=slurm_here", f"results={tmp_path}", f"runtime.cache_dir={tmp_path}/cache")
-    done = call(script, "-m", "seed=1,3", *arguments, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["dypam-1", "dypam-3"]

@@ -1,24 +1,13 @@
-"""What the fork server imports once: all that a run would import on its way."""
+"""What the fork server of the tests imports once: what a run imports on its way, and what the tests use."""
 
-import contextlib
 import gc
 import importlib
 
-LATE = (
-    "baselines.lora",
-    "datasets",
-    "hydra.utils",
-    "deepspeed.ops.op_builder.cpu",
-    "deepspeed.runtime.zero.muon.original_muon",
-    "dypam.train",
-    "dypam.tuner.method",
-    "tests.tiny",
-    "tests.train.runs",
-    "torch.utils.cpp_extension",
-)
+from scripts import preload  # noqa: F401
+
+LATE = ("baselines.lora", "dypam.tuner.method", "tests.tiny", "tests.train.runs")
 for name in LATE:
-    with contextlib.suppress(ImportError):  # DeepSpeed 0.18 has other modules
-        importlib.import_module(name)
+    importlib.import_module(name)
 
 
 def warm_up() -> None:

@@ -69,8 +69,20 @@ def test_offline_run_is_written_into_the_runs_directory(tiny_backbone_dir, tmp_p
     pytest.importorskip("wandb")
     run_dir = tmp_path / "suite" / "tiny" / "lora" / "seed1"
     config = cases.config(run_dir, tiny_backbone_dir("llama"), cases.LORA)
-    config.runtime.wandb = "offline"
+    config.runtime.wandb, config.runtime.experiment = "offline", "table9"
     processes.run(runs.complete, config, log=tmp_path / "log")
     (written,) = (run_dir / "wandb").glob("offline-run-*/*.wandb")
     assert "suite-tiny-lora-seed1" in written.name
-    assert written.stat().st_size > 0
+    assert b"table9" in written.read_bytes()
+
+
+@pytest.mark.slow
+def test_drawings_are_an_artifact_in_the_group_of_their_experiment(tiny_backbone_dir, tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    config = cases.config(tmp_path / "runs", tiny_backbone_dir("llama"), cases.LORA)
+    config.runtime.wandb, config.runtime.experiment = "offline", "table9"
+    (tmp_path / "table9.tex").write_text("rows")
+    processes.run(tracking.log_drawings, config, [tmp_path / "table9.tex"], log=tmp_path / "log")
+    (written,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
+    content = written.read_bytes()
+    assert all(word in content for word in (b"table9.tex", b"table9", b"tables"))
