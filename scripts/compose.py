@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -23,8 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dypam.config import ConfigError, RunConfig
+from scripts.configs import CONFIGS, chosen
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 FULL = "full"
 """The scale that changes nothing."""
 NOT_OF_A_RUN = ("table", "figure", "draws", "runs", "scale")
@@ -95,17 +90,11 @@ def _compose(overrides: list[str], with_hydra: bool) -> DictConfig:
         values = [item for item in values if not item.key_or_group.startswith("hydra.")]
     try:
         choices = tuple(item.input_line or "" for item in parsed if _is_choice(item))
-        config = copy.deepcopy(_chosen(choices, with_hydra))
+        config = copy.deepcopy(chosen(choices, with_hydra))
         ConfigLoaderImpl._apply_overrides_to_config(values, config)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_explain(error, overrides)) from error
     return config
-
-
-@cache
-def _chosen(choices: tuple[str, ...], with_hydra: bool) -> DictConfig:
-    with _hydra():
-        return hydra_compose("config", list(choices), return_hydra_config=with_hydra)
 
 
 def _is_choice(override: Override) -> bool:
@@ -130,10 +119,10 @@ def expanded(overrides: list[str]) -> list[str]:
     named = [f"runtime.experiment={experiment}"] if experiment else []
     if (name := scale(overrides)) == FULL:
         return named + overrides
-    rule = OmegaConf.to_container(_chosen((f"scale={name}",), False).scale)
+    rule = OmegaConf.to_container(chosen((f"scale={name}",), False).scale)
     assert isinstance(rule, dict)
     others = tuple(i.input_line or "" for i in parsed if _is_choice(i) and i.key_or_group not in SCALED)
-    default = _chosen(others, True).hydra.runtime.choices
+    default = chosen(others, True).hydra.runtime.choices
     places = {group: str(_last(parsed, group) or default[group]) for group in SCALED}
     for group in ("backbone", "suite"):
         places[group] = _in_place_of(places[group], group, rule[group], name)
@@ -171,6 +160,32 @@ def grid(overrides: list[str]) -> list[list[str]]:
         for batch in BasicSweeper.split_arguments(_parse(whole + overrides), None)
         for job in batch
     ]
+
+
+def run_dirs(overrides: list[str]) -> list[str]:
+    """Return the directories of all runs that `-m` means, composing each only if it must be."""
+    jobs = [expanded(job) for job in grid(overrides)]
+    varying = set().union(*jobs) - set(jobs[0]).intersection(*jobs)
+    if {override.key_or_group for override in _parse(sorted(varying))} - {*SCALED, "seed"}:
+        return [validated(_compose(job, with_hydra=False)).run_dir for job in jobs]
+    config, found = _compose(jobs[0], with_hydra=False), []
+    for job in jobs:
+        _check_choices(job)
+        parsed = _parse(job)
+        for group in SCALED:
+            if choice := _last(parsed, group):
+                config[group].name = _name(group, choice)
+        if (seed := _last(parsed, "seed")) is not None:
+            config.seed = seed
+        found.append(str(config.run_dir))
+    return found
+
+
+@cache
+def _name(group: str, choice: str) -> str:
+    """Return the name that the file of a choice gives, most of them in a line of their own."""
+    own = re.search(r"^name: (\S+)$", (CONFIGS / group / f"{choice}.yaml").read_text(), re.MULTILINE)
+    return own[1] if own else str(chosen((f"{group}={choice}",))[group].name)
 
 
 def fixed(overrides: list[str]) -> list[str]:
@@ -231,44 +246,17 @@ def _values(text: str, prefix: str) -> list[str]:
     return lines
 
 
-@contextmanager
-def _hydra() -> Iterator[None]:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        loader: Any = GlobalHydra.instance().config_loader()
-        loader.repository = _ReadOnce(loader.repository)
-        yield
-
-
-class _ReadOnce:
-    """Hydra's repository of configuration files, each read once in this process: nearly half of composing."""
-
-    files: ClassVar[dict[str, Any]] = {}
-
-    def __init__(self, repository: Any) -> None:
-        self.repository = repository
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.repository, name)
-
-    def __deepcopy__(self, memo: Any) -> _ReadOnce:
-        return self  # Hydra copies its repository for every composition
-
-    def load_config(self, config_path: str) -> Any:
-        if config_path not in self.files:
-            self.files[config_path] = self.repository.load_config(config_path)
-        return copy.deepcopy(self.files[config_path])
-
-
 def _parse(overrides: list[str]) -> list[Override]:
-    parser, parsed = OverridesParser.create(), []
-    for item in overrides:
-        try:
-            parsed += parser.parse_overrides([item])
-        except HydraException as error:
-            why = "quote its value, as in 'KEY=\"[1, 2]\"'" if "=" in item else "write KEY=VALUE"
-            raise ConfigError(f"{item} is no override that can be read: {why}.") from error
-    return parsed
+    return [override for item in overrides for override in _parse_one(item)]
+
+
+@cache
+def _parse_one(item: str) -> tuple[Override, ...]:
+    try:
+        return tuple(OverridesParser.create().parse_overrides([item]))
+    except HydraException as error:
+        why = "quote its value, as in 'KEY=\"[1, 2]\"'" if "=" in item else "write KEY=VALUE"
+        raise ConfigError(f"{item} is no override that can be read: {why}.") from error
 
 
 def _check_choices(overrides: list[str]) -> None:
@@ -297,8 +285,7 @@ def _explain(error: Exception, overrides: list[str]) -> str:
 @cache
 def _keys() -> tuple[str, ...]:
     """Return every dotted key of the default configuration, and the groups."""
-    with _hydra():
-        config = hydra_compose("config")
+    config = chosen(())
 
     def walk(value: Any, prefix: str) -> list[str]:
         found = []

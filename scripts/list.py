@@ -67,7 +67,7 @@ def experiments(overrides: list[str]) -> Iterator[Experiment]:
             if not compose.experiment(given)["runs"]:
                 yield Experiment(name, [])
                 continue
-            found = Experiment(name, [compose.run_config(job).run_dir for job in compose.grid(given)])
+            found = Experiment(name, compose.run_dirs(given))
         except ConfigError as error:
             yield Experiment(name, [], why_not=str(error))
             continue

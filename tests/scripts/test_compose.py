@@ -90,3 +90,16 @@ def test_the_help_names_every_choice_and_value():
         assert f"  {name}" in text
     assert "runtime.data_mirror=" in text
     assert max(map(len, text.splitlines())) < 120
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["experiment=rosa_ratio", "seed=1,2"],
+        ["method=dypam/no_norm,rosa_chapter/lora", "backbone=qwen3-8b,gemma3-270m", "results=/r"],
+        ["seed=1,2", "run_dir=/x/${method.name}/${seed}"],
+        ["method=lora,base", "method.name=mine,yours"],
+    ],
+)
+def test_the_directories_of_a_grid_are_those_of_its_runs(given):
+    assert compose.run_dirs(given) == [compose.run_config(job).run_dir for job in compose.grid(given)]
