@@ -1,4 +1,4 @@
-"""The files of `configs/` put together by Hydra; each is read once, each choice of them composed once a process."""
+"""The files of `configs/` put together by Hydra; each is read once, each choice of them composed once."""
 
 from __future__ import annotations
 
