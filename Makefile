@@ -20,7 +20,7 @@ help: ## list the targets
 
 setup: $(CURRENT) ## only the set-up of the current stack
 
-demo: $(CURRENT) ## base, LoRA and DyPAM on Gemma-3-270M over minimath, and their table (half an hour on 2 cores)
+demo: $(CURRENT) ## base, LoRA and DyPAM on Gemma-3-270M over minimath, and their table (20 minutes on 2 cores)
 	$(RUN) scripts/run.py -m experiment=demo
 	$(RUN) scripts/table.py experiment=demo
 

@@ -105,7 +105,7 @@ def _contiguous_head(model: nn.Module) -> nn.Module:
     """Let the output embedding copy what it is given if that is a slice.
 
     `generate` gives it the last token of every prompt, a slice of [batch, tokens, d]; torch's linear then
-    multiplies batch by batch with as many copies of the vocabulary's matrix: 33 GB for 100 prompts of Gemma 3.
+    multiplies batch by batch by as many copies of the vocabulary's matrix, 33 GB for 100 prompts of Gemma 3.
     """
     model.get_output_embeddings().register_forward_pre_hook(_contiguous)  # type: ignore[operator]
     return model

@@ -172,12 +172,12 @@ def score_run(
     """
     run_dir, adapter = Path(run_dir), adapter_digest(Path(run_dir))
     sets = {name: expected(testset, files) for name, testset in suite.tests.items()}
-    paths = {name: run_dir / "predictions" / f"{name}.jsonl" for name in sets}
+    paths = {name: _predictions(run_dir, name) for name in sets}
     inputs = {
         "extraction": sha256_file(Path(extract.__file__)),
         "adapter": adapter,
         "examples": {name: wanted.digest for name, wanted in sets.items()},
-        "predictions": {name: sha256_file(path) if path.exists() else None for name, path in paths.items()},
+        "predictions": {name: _sha256(path) for name, path in paths.items()},
     }
     ready = ready_scores(run_dir)
     if ready and ready.get("inputs") == inputs and set(ready["protocols"]) == set(protocols):
@@ -212,3 +212,20 @@ def ready_scores(run_dir: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, orjson.JSONDecodeError):
         return None
     return found if isinstance(found, dict) and isinstance(found.get("protocols"), dict) else None
+
+
+def are_current(run_dir: Path) -> bool:
+    """Tell whether `scores.json` is there and was made from the prediction files as they are now."""
+    ready = ready_scores(run_dir)
+    if ready is None:
+        return False
+    digests = ready.get("inputs", {}).get("predictions", {})
+    return all(_sha256(_predictions(run_dir, name)) == digest for name, digest in digests.items())
+
+
+def _predictions(run_dir: Path, name: str) -> Path:
+    return run_dir / "predictions" / f"{name}.jsonl"
+
+
+def _sha256(path: Path) -> str | None:
+    return sha256_file(path) if path.exists() else None

@@ -11,7 +11,7 @@ from dypam.distributed import rank
 from dypam.lease import Lease
 from dypam.record import Record
 from dypam.validate import check_targets
-from eval.score import ScoreError, score_run
+from eval.score import ScoreError, are_current, score_run
 
 
 def run(config: RunConfig) -> None:
@@ -61,9 +61,8 @@ def score(config: RunConfig) -> None:
 
 
 def is_run(config: RunConfig) -> bool:
-    """Whether a run is finished and scored, by its files; raises `ConfigError` if they are another run's."""
-    finished = Record.open(config.run_dir, config, None).finished()
-    return finished and (Path(config.run_dir) / "scores.json").exists()
+    """Whether a run is finished and its predictions are those scored; `ConfigError` if it is another run."""
+    return Record.open(config.run_dir, config, None).finished() and are_current(Path(config.run_dir))
 
 
 def is_trained(config: RunConfig) -> bool:

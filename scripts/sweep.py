@@ -105,6 +105,14 @@ def slots(runtime: Runtime) -> list[dict[str, str]]:
     return [{"CUDA_VISIBLE_DEVICES": found[i % len(found)]} if found else {} for i in range(number)]
 
 
+def share(runtime: Runtime, slots: int) -> int | None:
+    """Return the threads of each run: its share of the cores where several work on a CPU without a number."""
+    on_gpu = runtime.device != "cpu" and visible_gpus()
+    if runtime.threads or on_gpu or slots < 2:
+        return runtime.threads
+    return max(1, len(os.sched_getaffinity(0)) // slots)
+
+
 class Sweep:
     """Runs a stage of many runs here, as many at once as there are slots; `run` does all of it.
 
@@ -114,6 +122,7 @@ class Sweep:
     def __init__(self, stage: command.Stage, done: Done, runs: list[Run]) -> None:
         self.stage, self.done, self.runs = stage, done, runs
         self.free = slots(runs[0].config.runtime)
+        self.threads = share(runs[0].config.runtime, len(self.free))
         self.several = len(self.free) > 1
         self.waiting: deque[Run] = deque(runs)
         self.held: list[Run] = []
@@ -162,7 +171,7 @@ class Sweep:
         slot, (answer, question) = self.free.pop(), self.context.Pipe(duplex=False)
         config, log = run.config, None
         if self.several:
-            config = replace(config, runtime=replace(config.runtime, progress=False))
+            config = replace(config, runtime=replace(config.runtime, progress=False, threads=self.threads))
             log = Path(config.run_dir) / LOG
         self._say(run, f"started{f', {log}' if log else ''}")
         process = self.context.Process(target=_child, args=(self.stage, config, slot, log, question))

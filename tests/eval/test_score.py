@@ -51,9 +51,11 @@ def test_ready_scores_are_used_until_an_input_changes(run_dir):
     rows = toy.predict(run_dir, toy.suite(), RIGHT)["sums"]
     first = score.score_run(run_dir, toy.suite(), None)
     marked = {**first, "marked": True}
+    assert score.are_current(run_dir)
     (run_dir / "scores.json").write_text(json.dumps(marked))
     assert score.score_run(run_dir, toy.suite(), None) == marked
     toy.write(run_dir, "sums", [{**rows[0], "response": "9"}, *rows[1:]])
+    assert not score.are_current(run_dir)
     again = score.score_run(run_dir, toy.suite(), None)
     assert again["protocols"]["strict"]["sums"]["correct"] == 2
     assert "marked" not in again
@@ -63,6 +65,7 @@ def test_ready_scores_are_used_until_an_input_changes(run_dir):
 def test_torn_scores_are_made_again(run_dir, torn):
     toy.predict(run_dir, toy.suite(), RIGHT)
     run_dir.joinpath("scores.json").write_text(torn)
+    assert not score.are_current(run_dir)
     assert score.score_run(run_dir, toy.suite(), None)["protocols"]["paper"]["sums"]["n"] == 8
 
 
