@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
     from dypam.tuner.digest import weights_digest
 
-__all__ = ["checkpoint_activations", "load_backbone", "location", "meta_model", "weights_digest"]
+__all__ = [
+    "checkpoint_activations",
+    "load_backbone",
+    "load_tokenizer",
+    "location",
+    "meta_model",
+    "random_backbone",
+    "weights_digest",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -67,14 +75,9 @@ def load_backbone(
     Raises:
         ConfigError: one sentence with the fix, whatever keeps the checkpoint from being loaded.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    where = location(backbone, runtime)
-    source: dict[str, Any] = {
-        "revision": backbone.revision,
-        "trust_remote_code": False,
-        "local_files_only": runtime.offline,
-    }
+    where, source = location(backbone, runtime), _source(backbone, runtime)
     try:
         config = AutoConfig.from_pretrained(where, **source)
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -86,7 +89,6 @@ def load_backbone(
             **{_dtype_keyword(): dtype},
             **source,
         )
-        tokenizer = AutoTokenizer.from_pretrained(where, **source)
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(_explain(error, backbone, where)) from error
     if missing := sorted(report["missing_keys"]):
@@ -94,11 +96,48 @@ def load_backbone(
             f"backbone {backbone.name}: {where} lacks {len(missing)} weights ({missing[0]}, …); "
             "use a whole checkpoint of this architecture."
         )
+    tokenizer = load_tokenizer(backbone, runtime)
     model = _contiguous_head(_text_model(model).to(device).eval().requires_grad_(False))
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
     model.config.pad_token_id = tokenizer.pad_token_id
     return model, tokenizer
+
+
+def random_backbone(
+    backbone: Backbone, *, seed: int, dtype: torch.dtype, device: str, attn_implementation: str = "sdpa"
+) -> nn.Module:
+    """Return the architecture with weights drawn from a seed, frozen: nothing is fetched, nothing learned."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(**backbone.architecture)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(
+            config, attn_implementation=_attention(attn_implementation, config), **{_dtype_keyword(): dtype}
+        )
+    return _contiguous_head(model.eval().requires_grad_(False))
+
+
+def load_tokenizer(backbone: Backbone, runtime: Runtime) -> Any:
+    """Return the backbone's tokenizer, with a pad token; raise `ConfigError` as `load_backbone` does."""
+    from transformers import AutoTokenizer
+
+    where = location(backbone, runtime)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where, **_source(backbone, runtime))
+    except (OSError, ValueError, ImportError) as error:
+        raise ConfigError(_explain(error, backbone, where)) from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _source(backbone: Backbone, runtime: Runtime) -> dict[str, Any]:
+    return {
+        "revision": backbone.revision,
+        "trust_remote_code": False,
+        "local_files_only": runtime.offline,
+    }
 
 
 def _contiguous_head(model: nn.Module) -> nn.Module:

@@ -265,16 +265,23 @@ def neutralise(model: nn.Module, tokenizer: Any, max_new_tokens: int) -> list[in
 
     The checkpoint's own stop tokens are kept beside the tokenizer's EOS, which training supervises.
     """
-    from transformers import GenerationConfig
-
     own: Any = model.generation_config
     shipped = own.eos_token_id if isinstance(own.eos_token_id, list) else [own.eos_token_id]
     stop = sorted({token for token in (*shipped, tokenizer.eos_token_id) if token is not None})
+    set_greedy(model, stop, pad=pad_id(tokenizer), max_new_tokens=max_new_tokens)
+    return stop
+
+
+def set_greedy(model: nn.Module, stop: list[int], *, pad: int, max_new_tokens: int) -> None:
+    """Make `generate` plainly greedy, on an adapted model and what it wraps; it ends at tokens of `stop`."""
+    from transformers import GenerationConfig
+
+    own: Any = model.generation_config
     greedy = GenerationConfig(
         do_sample=False,
         max_new_tokens=max_new_tokens,
-        eos_token_id=stop,
-        pad_token_id=pad_id(tokenizer),
+        eos_token_id=stop or None,
+        pad_token_id=pad,
         bos_token_id=own.bos_token_id,
     )
     greedy.cache_implementation = own.cache_implementation
@@ -286,4 +293,3 @@ def neutralise(model: nn.Module, tokenizer: Any, max_new_tokens: int) -> list[in
     ):
         if hasattr(module, "generation_config"):
             module.generation_config = greedy
-    return stop

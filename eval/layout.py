@@ -28,9 +28,13 @@ class Layout:
         chance: whether a line for guessing comes first.
         params: whether the published Param(%) is a column.
         published: CSV file of published numbers, in `eval/published/`.
+        published_names: by a method's name, the one that the file gives it where it is another.
+        published_backbone: the backbone of a file that names none.
+        cut: cut the numbers of `seed` after `digits` decimals rather than round them, as published ones are.
         test: `student`, `welch` or `paired`.
         holm: adjust the p-values of the table's stars by Holm's procedure.
         digits: decimals.
+        params_digits: decimals of Param(%).
         columns: the columns to show; all without it.
         pivot: with one column, make the backbones the columns (as Table 2).
         rehearsal: label the table as a rehearsal.
@@ -45,9 +49,13 @@ class Layout:
     chance: bool = False
     params: bool = False
     published: str | None = None
+    published_names: Mapping[str, str] = field(default_factory=dict)
+    published_backbone: str | None = None
+    cut: bool = False
     test: stats.Kind = "student"
     holm: bool = False
     digits: int = 2
+    params_digits: int = 2
     columns: tuple[str, ...] = ()
     pivot: bool = False
     rehearsal: bool = False
@@ -85,18 +93,25 @@ class Layout:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: `kind` is `set`, `average` or `params`; `n` the number of examples."""
+    """A column: `kind` is `set`, `average`, `params`, or `measure` for what is no accuracy.
+
+    `n` is the number of examples; `digits` the decimals, where they are not the layout's.
+    """
 
     key: str
     label: str
     kind: str
     n: int | None = None
     contaminated: str | None = None
+    digits: int | None = None
 
 
 @dataclass
 class Cell:
-    """A value in percent (None: missing), its spread or interval, the number of runs, and its marks."""
+    """A value in percent (None: missing), its spread or interval, the number of runs, and its marks.
+
+    `text` stands where there is no number by nature, such as the format of answers.
+    """
 
     value: float | None = None
     sd: float | None = None
@@ -104,6 +119,7 @@ class Cell:
     runs: int = 0
     mark: str = ""
     star: bool = False
+    text: str | None = None
 
 
 @dataclass
@@ -120,7 +136,7 @@ class Line:
 
 @dataclass
 class Table:
-    """What a renderer needs; `tests` are the comparisons behind the stars."""
+    """What a renderer needs; `tests` are the comparisons behind the stars, `heads` name the first columns."""
 
     layout: Layout
     columns: list[Column]
@@ -129,3 +145,4 @@ class Table:
     notes: list[str]
     missing: dict[str, str] = field(default_factory=dict)
     tests: list[dict[str, Any]] = field(default_factory=list)
+    heads: tuple[str, str, str] = ("Backbone", "Method", "Shown")

@@ -46,11 +46,14 @@ def write(table: Table, directory: Path | str, *, pdf: bool = False) -> list[Pat
 
 def number(cell: Cell, column: Column, line: Line, digits: int) -> str:
     """Return a cell's number as printed, without its marks: `63.58`, `63.58 ± 0.40`, `+0.53`, `—`."""
+    if cell.text is not None:
+        return cell.text
+    digits = digits if column.digits is None else column.digits
     if cell.value is None:
         return MISSING if line.kind != "chance" or column.kind != "params" else ""
     if cell.interval:
-        return f"{cell.interval[0]:.{digits}f}–{cell.interval[1]:.{digits}f}"
-    shown = f"{cell.value:+.{digits}f}" if line.kind == "difference" else f"{cell.value:.{digits}f}"
+        return f"{cell.interval[0]:,.{digits}f}–{cell.interval[1]:,.{digits}f}"
+    shown = f"{cell.value:+,.{digits}f}" if line.kind == "difference" else f"{cell.value:,.{digits}f}"
     return shown if cell.sd is None else f"{shown} ± {cell.sd:.{digits}f}"
 
 
@@ -63,7 +66,8 @@ def _head(table: Table) -> tuple[bool, bool, list[str]]:
     """Return whether backbones and variants get a column, and all labels."""
     backbones = len({line.backbone for line in table.lines if line.kind != "chance"}) > 1
     variants = any(line.variant for line in table.lines)
-    first = ["Backbone"] * backbones + ["Method"] + ["Shown"] * variants
+    backbone, method, shown = table.heads
+    first = [backbone] * backbones + [method] + [shown] * variants
     return backbones, variants, first + [heading(column) for column in table.columns]
 
 
@@ -72,15 +76,18 @@ def _first_cells(line: Line, backbones: bool, variants: bool) -> list[str]:
 
 
 def _sizes(table: Table) -> list[str]:
-    """Return the second heading: the number of examples of each column."""
-    return [f"n = {column.n}" if column.n else "" for column in table.columns]
+    """Return the second heading, if there is one: the number of examples of each column."""
+    sizes = [f"n = {column.n}" if column.n else "" for column in table.columns]
+    return sizes if any(sizes) else []
 
 
 def to_text(table: Table) -> str:
     """Return an aligned plain-text table; best `**`, second `_`, as in Markdown."""
     backbones, variants, head = _head(table)
     first = len(head) - len(table.columns)
-    rows = [head, [""] * first + _sizes(table)]
+    sizes = _sizes(table)
+    rows = [head, *([[""] * first + sizes] if sizes else [])]
+    lines_of_head = len(rows)
     rows += [_first_cells(line, backbones, variants) + _plain_cells(table, line) for line in table.lines]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = [
@@ -90,7 +97,7 @@ def to_text(table: Table) -> str:
         )
         for row in rows
     ]
-    lines.insert(2, "-" * len(lines[0]))
+    lines.insert(lines_of_head, "-" * len(lines[0]))
     return "\n".join([table.caption, "", *lines, "", *table.notes]) + "\n"
 
 
@@ -108,7 +115,8 @@ def to_markdown(table: Table) -> str:
     """Return a Markdown table; best bold, second in underscores."""
     backbones, variants, head = _head(table)
     first = len(head) - len(table.columns)
-    sizes = [""] * first + [f"({size})" if size else "" for size in _sizes(table)]
+    sizes = [f"({size})" if size else "" for size in _sizes(table)] or [""] * len(table.columns)
+    sizes = [""] * first + sizes
     head = [f"{label} {size}".strip() for label, size in zip(head, sizes, strict=True)]
     rows = [head, ["---"] * first + ["---:"] * len(table.columns)]
     for line in table.lines:
@@ -134,6 +142,8 @@ _LATEX = {
     "–": "--",
     "±": r"$\pm$",
     "†": r"$^\dagger$",
+    "×": r"$\times$",
+    "α": r"$\alpha$",
     "−": "$-$",
     "<": "$<$",
     ">": "$>$",
@@ -157,10 +167,9 @@ def _latex_float(table: Table, lines: list[Line], part: bool) -> str:
     backbones, variants, head = _head(table)
     first = len(head) - len(table.columns)
     sizes = [rf"{{\scriptsize {size}}}" if size else "" for size in _sizes(table)]
-    body = [
-        " & ".join(rf"\textbf{{{escape(label)}}}" for label in head) + r" \\",
-        " & ".join([""] * first + sizes) + r" \\",
-    ]
+    body = [" & ".join(rf"\textbf{{{escape(label)}}}" for label in head) + r" \\"]
+    if sizes:
+        body.append(" & ".join([""] * first + sizes) + r" \\")
     for _, group in groupby(lines, key=lambda line: line.backbone):
         body += [r"\midrule", *_latex_group(table, list(group), backbones, variants)]
     caption = f"{table.caption} {lines[0].backbone}." if part and lines[0].backbone else table.caption
@@ -238,18 +247,19 @@ def _finite(test: dict[str, Any]) -> dict[str, Any]:
 
 
 def _records(table: Table) -> Iterable[dict[str, Any]]:
+    backbone, method, shown = (head.lower() for head in table.heads)
     for line in table.lines:
         for column in table.columns:
             cell = line.cells[column.key]
             low, high = cell.interval or (None, None)
             yield {
-                "backbone": line.backbone,
-                "method": line.method,
-                "shown": line.variant or line.kind,
+                backbone: line.backbone,
+                method: line.method,
+                shown: line.variant or line.kind,
                 "column": column.key,
                 "examples": column.n,
                 "runs": cell.runs,
-                "value": cell.value,
+                "value": cell.value if cell.text is None else cell.text,
                 "sd": cell.sd,
                 "low": low,
                 "high": high,

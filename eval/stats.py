@@ -109,6 +109,27 @@ def marks(values: Mapping[str, float | None], digits: int = 2) -> dict[str, str]
     return {name: names.get(rounded[name], "") if name in rounded else "" for name in values}
 
 
+def cut(value: float, digits: int) -> float:
+    """Return a value cut after `digits` decimals (33.86 → 33.8)."""
+    return math.floor(value * 10**digits + 1e-9) / 10**digits
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the order statistics round the median that cover it with `median_coverage`."""
+    ranked, rank = sorted(values), _median_rank(len(values))
+    return ranked[rank], ranked[-1 - rank]
+
+
+def median_coverage(n: int) -> float:
+    """Return the probability that `median_interval` of n values covers the median; 95 % needs six."""
+    return float(1 - 2 * stats.binom.cdf(_median_rank(n), n, 0.5))
+
+
+def _median_rank(n: int) -> int:
+    """Return how many values lie below the narrowest interval of at least 95 %; 0 (the range) without one."""
+    return max(0, int(stats.binom.ppf(0.025, n, 0.5)) - 1)
+
+
 def mean_sd(values: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean and the sample standard deviation (None with a single value)."""
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None

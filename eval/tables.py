@@ -25,8 +25,13 @@ REHEARSAL = (
 )
 
 
-def build(collection: Collection, layout: Layout, testsets: Mapping[str, TestSet] | None = None) -> Table:
-    """Lay out a collection; `testsets` name the columns where no run has finished yet."""
+def build(
+    collection: Collection,
+    layout: Layout,
+    testsets: Mapping[str, TestSet] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Table:
+    """Lay out a collection; `testsets` name the columns, `labels` the lines where no run has finished yet."""
     sets = collection.suite.tests if collection.suite else dict(testsets or {})
     columns = _columns(sets, layout)
     published = published_beside(layout, sets)
@@ -47,7 +52,7 @@ def build(collection: Collection, layout: Layout, testsets: Mapping[str, TestSet
     mark(lines, columns, layout.digits)
     tests = _stars(collection, layout, lines, variants) if layout.ours in collection.grid.methods else []
     tests += _one_seed(collection, layout) + (_above_chance(collection, layout) if layout.chance else [])
-    _relabel(lines, collection)
+    _relabel(lines, collection, labels or {})
     caption, notes = _words(collection, layout, columns, tests)
     if layout.pivot:
         columns, lines = _pivot(columns[0], lines)
@@ -80,7 +85,7 @@ def mark(lines: Iterable[Line], columns: Iterable[Column], digits: int) -> None:
 
 
 def _columns(sets: Mapping[str, TestSet], layout: Layout) -> list[Column]:
-    params = [Column("param_pct", "Param(%)", "params")] if layout.params else []
+    params = [Column("param_pct", "Param(%)", "params", digits=layout.params_digits)] if layout.params else []
     each = [Column(name, test.label, "set", test.rows, test.contaminated) for name, test in sets.items()]
     total = sum(test.rows for test in sets.values())
     every = [*params, *each, *(Column(name, name.capitalize(), "average", total) for name in AVERAGES)]
@@ -115,7 +120,7 @@ def _cell(
         return Cell(mean, sd, runs=len(values))
     else:
         run = collection.runs.get(Key(backbone, method, layout.seed))
-        there = Cell(run.accuracy(column.key, protocol), runs=1) if run else Cell()
+        there = Cell(_accuracy(run, layout, column, protocol), runs=1) if run else Cell()
         if run and show == "interval":
             there.interval = _interval(run, column.key, protocol)
     if show == "difference":
@@ -123,6 +128,11 @@ def _cell(
             return Cell()
         return Cell(there.value - printed[column_key], runs=1)
     return there
+
+
+def _accuracy(run: Run, layout: Layout, column: Column, protocol: str) -> float:
+    value = run.accuracy(column.key, protocol)
+    return stats.cut(value, layout.digits) if layout.cut else value
 
 
 def _interval(run: Run, column: str, protocol: str) -> tuple[float, float]:
@@ -217,13 +227,15 @@ def _above_chance(collection: Collection, layout: Layout) -> list[dict[str, Any]
     return tests
 
 
-def _relabel(lines: Iterable[Line], collection: Collection) -> None:
-    """Replace names by the labels that the runs' configurations give them."""
+def _relabel(lines: Iterable[Line], collection: Collection, labels: Mapping[str, str]) -> None:
+    """Replace names by the labels that the runs' configurations give them; by `labels` without a run."""
     for line in lines:
         if line.kind == "chance":
             continue
         run, other = collection.any_run(line.backbone, line.method), collection.any_run(line.backbone)
         method = run or collection.any_run(method=line.method)
+        line.method = labels.get(line.method, line.method)
+        line.backbone = labels.get(line.backbone, line.backbone)
         if method:
             line.method = method.record["identity"]["method"].get("label") or line.method
         if other:
@@ -255,6 +267,9 @@ def _words(
             split = f"only one right on {test['only_a']} and {test['only_b']}, p = {test['p']:.2g}"
             notes.append(f"McNemar's test, {pair}: {split}.")
     notes += _chance_notes(tests)
+    if layout.cut:
+        decimals = "decimal" if layout.digits == 1 else "decimals"
+        notes.append(f"Seed {layout.seed} is cut after {layout.digits} {decimals}, as published numbers are.")
     dirty = [f"{c.label}: {c.contaminated}" for c in columns if c.contaminated]
     if dirty:
         notes.append(f"† contaminated by training data. {'; '.join(dirty)}.")

@@ -13,12 +13,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from data.fetch import DataError
 from dypam.config import ConfigError, RunConfig
 from dypam.files import FileError
 from dypam.lease import EXIT_CODE, LeaseHeld, LeaseLost
 from scripts import compose
+
+if TYPE_CHECKING:
+    from eval.layout import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 FAILED, REFUSED, HELD, INTERRUPTED, PREEMPTED = 1, 2, 3, 130, 143
@@ -44,6 +48,31 @@ def main(stage: Stage, done: Callable[[RunConfig], bool], doc: str) -> None:
             sys.exit(0 if sweep(stage, done, overrides, sys.argv[0]) else FAILED)
         else:
             _hydra()
+
+
+def drawing(draw: Callable[[list[str], bool], Any], doc: str) -> None:
+    """Run a script that draws a table: `draw(overrides, pdf)`, with `--pdf` and `--help` as its flags."""
+    flags, overrides = split(sys.argv[1:])
+    with exit_codes():
+        if flags & {"-h", "--help"}:
+            print(compose.help_text(doc))
+        elif unknown := flags - {"--pdf", "-m"}:
+            name = Path(sys.argv[0]).name
+            raise ConfigError(f"{' '.join(sorted(unknown))} is no flag of {name}; it has --pdf and --help.")
+        else:
+            draw(overrides, "--pdf" in flags)
+
+
+def show_table(table: Table, directory: Path, *, pdf: bool) -> list[Path]:
+    """Print a table, write its files into `directory`, say what is missing; return the files."""
+    from eval import render
+
+    paths = render.write(table, directory, pdf=pdf)
+    print(render.to_text(table))
+    for key, why in table.missing.items():
+        print(f"missing: {key}: {why}", file=sys.stderr)
+    print(f"written: {', '.join(map(str, paths))}")
+    return paths
 
 
 def split(arguments: list[str]) -> tuple[set[str], list[str]]:

@@ -22,7 +22,7 @@ from scripts.configs import CONFIGS, chosen
 
 FULL = "full"
 """The scale that changes nothing."""
-NOT_OF_A_RUN = ("table", "figure", "draws", "runs", "scale")
+NOT_OF_A_RUN = ("table", "figure", "draws", "runs", "scale", "datasets", "bench")
 """Top-level keys that say what is done with many runs, and belong to none."""
 SCALED = ("backbone", "suite", "method")
 """The groups whose choices a scale replaces: the first two by its list, methods by files in its folder."""
@@ -48,16 +48,16 @@ def validated(config: DictConfig) -> RunConfig:
 
 def table(overrides: list[str]) -> dict[str, Any]:
     """Return how the table of an experiment is drawn; no published numbers at another scale than the full."""
-    section = _section(overrides, "table")
+    given = section(overrides, "table")
     if scale(overrides) != FULL:
-        shown = [line for line in section["show"] if line not in ("published", "difference")]
-        section |= {"published": None, "show": shown or ["mean"], "rehearsal": True}
-    return section
+        shown = [line for line in given["show"] if line not in ("published", "difference")]
+        given |= {"published": None, "show": shown or ["mean"], "rehearsal": True}
+    return given
 
 
 def figure(overrides: list[str]) -> dict[str, Any]:
     """Return how the figure of an experiment is drawn."""
-    return _section(overrides, "figure")
+    return section(overrides, "figure")
 
 
 def experiment(overrides: list[str]) -> dict[str, Any]:
@@ -67,7 +67,8 @@ def experiment(overrides: list[str]) -> dict[str, Any]:
     return {"runs": bool(config.runs), "draws": list(config.draws)}
 
 
-def _section(overrides: list[str], name: str) -> dict[str, Any]:
+def section(overrides: list[str], name: str) -> dict[str, Any]:
+    """Return one of the top-level keys that belong to no run (`NOT_OF_A_RUN`)."""
     plain = OmegaConf.to_container(compose(overrides)[name], resolve=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}

@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dypam.config import ConfigError
-from eval import render, tables
+from eval import tables
 from eval.aggregate import Grid, Source, collect
 from eval.layout import Layout
 from scripts import command, compose
@@ -34,21 +34,11 @@ def draw(overrides: list[str], pdf: bool) -> list[Path]:
     runtime, results = configs[0].runtime, Path(configs[0].results)
     source = Source(runtime.cache_dir, runtime.data_mirror, runtime.offline)
     collection = collect(Grid(name, backbones, methods, seeds), results, source)
-    table = tables.build(collection, Layout.from_config(compose.table(jobs[0])), suite.tests)
-    paths = render.write(table, results / "tables", pdf=pdf)
-    print(render.to_text(table))
-    for key, why in table.missing.items():
-        print(f"missing: {key}: {why}", file=sys.stderr)
-    print(f"written: {', '.join(map(str, paths))}")
-    return paths
+    labels = {c.backbone.name: c.backbone.label for c in configs}
+    labels |= {str(c.method["name"]): str(c.method.get("label") or c.method["name"]) for c in configs}
+    table = tables.build(collection, Layout.from_config(compose.table(jobs[0])), suite.tests, labels)
+    return command.show_table(table, results / "tables", pdf=pdf)
 
 
 if __name__ == "__main__":
-    with command.exit_codes():
-        flags, given = command.split(sys.argv[1:])
-        if flags & {"-h", "--help"}:
-            print(compose.help_text(str(__doc__)))
-        elif unknown := flags - {"--pdf", "-m"}:
-            raise ConfigError(f"{' '.join(sorted(unknown))} is no flag of table.py; it has --pdf and --help.")
-        else:
-            draw(given, "--pdf" in flags)
+    command.drawing(draw, str(__doc__))

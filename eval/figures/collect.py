@@ -19,7 +19,7 @@ import torch
 import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from dypam.config import ConfigError, RunConfig
 from dypam.distributed import pick_device
@@ -61,15 +61,15 @@ def load(run: RunConfig, *, random: bool = False) -> tuple[nn.Module, Any]:
     With `random`, weights are drawn from the run's seed by the architecture's own initialisation, and the
     tokenizer is one of bytes: nothing has to be fetched, and nothing is learned.
     """
-    from dypam.backbone import load_backbone
+    from dypam.backbone import load_backbone, random_backbone
 
-    if not random:
-        device = pick_device(run.runtime.device)
-        dtype = torch.float32 if device == "cpu" else torch.bfloat16
-        return load_backbone(run.backbone, dtype=dtype, device=device, runtime=run.runtime)
-    torch.manual_seed(run.seed)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**run.backbone.architecture))
-    return model.eval(), byte_tokenizer()
+    if random:
+        return random_backbone(
+            run.backbone, seed=run.seed, dtype=torch.float32, device="cpu"
+        ), byte_tokenizer()
+    device = pick_device(run.runtime.device)
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    return load_backbone(run.backbone, dtype=dtype, device=device, runtime=run.runtime)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:

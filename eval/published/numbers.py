@@ -19,8 +19,9 @@ def read_published(path: str | Path) -> dict[tuple[str, str], dict[str, float]]:
         raise ConfigError(f"table.published is {path!r}, which does not exist; give a CSV of eval/published.")
     with open(file, newline="") as lines:
         rows = list(csv.DictReader(lines))
+    # one file says "variant", as it lists settings of one method
     return {
-        (row.pop("backbone", ""), row.pop("method")): {
+        (row.pop("backbone", ""), row.pop("method", None) or row.pop("variant")): {
             key: float(value) for key, value in row.items() if value
         }
         for row in rows
@@ -28,10 +29,14 @@ def read_published(path: str | Path) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def published_beside(layout: Layout, sets: Mapping[str, TestSet]) -> dict[tuple[str, str], dict[str, float]]:
-    """Return published numbers by (backbone, method); raise `ConfigError` if ours are of other test sets."""
+    """Return published numbers by (backbone, method), under the names that methods have here.
+
+    Raises:
+        ConfigError: ours are of other test sets, or `published_names` names what the file does not have.
+    """
     if not layout.published:
         return {}
-    found, sizes = read_published(layout.published), published_sizes()
+    found, sizes = _renamed(read_published(layout.published), layout), published_sizes()
     for name, test in sets.items():
         if {"published", "difference"} & set(layout.show) and test.rows != sizes.get(name, test.rows):
             raise ConfigError(
@@ -40,9 +45,25 @@ def published_beside(layout: Layout, sets: Mapping[str, TestSet]) -> dict[tuple[
             )
     if any(backbone for backbone, _ in found):
         return found
+    if layout.published_backbone:
+        return {(layout.published_backbone, method): row for (_, method), row in found.items()}
     # one average, with the backbones as columns
     average = "macro_avg" if "macro" in Path(layout.published).stem else "micro_avg"
     return {(b, m): {average: value} for (_, m), row in found.items() for b, value in row.items()}
+
+
+def _renamed(
+    found: Mapping[tuple[str, str], dict[str, float]], layout: Layout
+) -> dict[tuple[str, str], dict[str, float]]:
+    ours = {theirs: name for name, theirs in layout.published_names.items()}
+    if len(ours) < len(layout.published_names):
+        raise ConfigError("table.published_names gives one published name to two methods; leave one out.")
+    if unknown := sorted(set(ours) - {method for _, method in found}):
+        raise ConfigError(
+            f"table.published_names has {unknown[0]!r}, which {layout.published} does not; "
+            f"it has {', '.join(dict.fromkeys(method for _, method in found))}."
+        )
+    return {(backbone, ours.get(method, method)): row for (backbone, method), row in found.items()}
 
 
 def published_sizes() -> dict[str, int]:

@@ -293,3 +293,38 @@ def test_published_numbers_of_other_test_sets_are_refused(results, monkeypatch):
 def test_wrong_columns_are_refused(results, layout, message):
     with pytest.raises(ConfigError, match=message):
         table(results, **layout)
+
+
+def test_a_seed_is_cut_where_published_numbers_are(results, tmp_path):
+    """13 of 18 are 72.22 %, 16 of 18 88.89 %: cut 88.8, rounded 88.9."""
+    path = tmp_path / "micro.csv"
+    path.write_text("variant,micro_avg,param_pct\nours,88.7,0.261\n")
+    shown = {
+        "show": ["seed", "published", "difference"],
+        "digits": 1,
+        "columns": ["param_pct", "micro"],
+        "params": True,
+        "params_digits": 3,
+        "published": str(path),
+        "published_names": {"dypam": "ours"},
+        "published_backbone": "tiny",
+    }
+    texts = {}
+    for cut in (True, False):
+        built = table(results, methods=("lora", "dypam"), cut=cut, **shown)
+        for row in built.lines:
+            cells = [render.number(row.cells[c.key], c, row, 1) for c in built.columns]
+            texts[cut, row.method, row.variant] = cells
+    assert texts[True, "Dypam", "seed 2333"] == ["—", "88.8"]
+    assert texts[True, "Dypam", "difference"] == ["—", "+0.1"]
+    assert texts[False, "Dypam", "seed 2333"] == ["—", "88.9"]
+    assert texts[False, "Dypam", "difference"] == ["—", "+0.2"]
+    assert texts[True, "Dypam", "published"] == ["0.261", "88.7"]
+    assert texts[True, "Lora", "published"] == ["—", "—"]
+    other = table(results, ("mini",), ("lora", "dypam"), **shown)
+    assert all(row.cells["micro"].value is None for row in other.lines if row.kind == "published")
+
+
+@pytest.mark.parametrize(("value", "cut"), [(33.8999, 33.8), (33.8, 33.8), (100.0, 100.0), (0.1 + 0.2, 0.3)])
+def test_cutting(value, cut):
+    assert stats.cut(value, 1) == cut

@@ -89,7 +89,9 @@ def test_a_wrong_combination_of_targets_ends_with_2():
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("script", ["run", "train", "generate", "score", "table", "fetch", "convert"])
+@pytest.mark.parametrize(
+    "script", ["run", "train", "generate", "score", "table", "dataset_tables", "bench", "fetch", "convert"]
+)
 def test_help(script):
     done = call(f"scripts/{script}.py", "--help")
     assert done.returncode == 0, done.stderr
