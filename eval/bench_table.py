@@ -26,7 +26,7 @@ def table(
     """Lay out measurements by method; `measured` has the bare backbone once."""
     columns = _columns(options)
     base = next(one for one in measured.values() if not one.trainable)
-    beside = bool(layout.published) and backbone.name == layout.published_backbone
+    beside = bool(layout.published) and backbone.name == layout.published_backbone and not layout.rehearsal
     published = {
         method: row for (_, method), row in (read_published(str(layout.published)) if beside else {}).items()
     }

@@ -115,7 +115,7 @@ def answer_format(answers: Iterable[str]) -> str:
 
 def table(layout: Layout, columns: list[Column], counted: Mapping[str, Counted], notes: list[str]) -> Table:
     """Return the counts, where `layout.published` is set with published values and differences beside."""
-    published = _published(layout.published) if layout.published else None
+    published = _published(layout.published) if layout.published and not layout.rehearsal else None
     lines = []
     for name, one in counted.items():
         ours = {column.key: one.cells.get(column.key, Cell()) for column in columns}
