@@ -40,7 +40,7 @@ def _by(module: str) -> Callable[[list[str]], list[Path]]:
 DRAWINGS: dict[str, Callable[[list[str]], list[Path]]] = {
     "table": _table,
     "figure": _by("figures"),
-    "datasets": _by("datasets"),
+    "datasets": _by("dataset_tables"),
     "bench": _by("bench"),
 }
 """How each kind in an experiment's `draws` is drawn; returns the files written."""
