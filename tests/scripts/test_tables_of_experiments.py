@@ -54,7 +54,7 @@ def test_without_runs_cells_are_missing_and_published_lines_in_place(name, tmp_p
     expected = rows_of(TABLES[name])
     # as many lines as published rows, in their order: each row has exactly one line
     assert len(lines) == len(expected)
-    pivoted = compose.table([f"experiment={name}"])["pivot"]
+    pivoted = compose.table([f"experiment={name}"]).get("pivot")
     for cells, row in zip(lines.values(), expected, strict=True):
         if pivoted:  # columns are the backbones, by their labels
             cells = dict(zip(row, cells.values(), strict=True))
@@ -80,7 +80,7 @@ def test_published_names_are_those_of_the_files_methods(name):
 
 
 def test_the_ablation_of_dypam_has_figure_4s_runs(tmp_path):
-    assert compose.grid(["experiment=ablation"]) == compose.grid(["experiment=figure4"])
+    assert compose.run_dirs(["experiment=ablation"]) == compose.run_dirs(["experiment=figure4"])
     whole = drawn("ablation", tmp_path, "seed=2333")
     assert len({value["method"] for value in whole["values"]}) == 9
     assert {value["column"] for value in whole["values"]} == {"micro", "macro"}
@@ -94,12 +94,12 @@ def test_published_numbers_of_an_ablation_stand_beside_their_backbone_only(tmp_p
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("{rosa: rose}", "table.published_names has 'rose', which rosa_ablation.* does not; it has rosa, "),
-        ("{a: rosa, b: rosa}", "gives one published name to two methods"),
+        ("rosa=rose", "table.published_names has 'rose', which rosa_ablation.* does not; it has rosa, "),
+        ("rosa=rosa_r_low_0.5", "gives one published name to two methods"),
     ],
 )
 def test_wrong_published_names_are_refused(names, message, tmp_path):
-    given = ["experiment=rosa_ablation", "seed=2333", f"results={tmp_path}", f"table.published_names={names}"]
+    given = ["experiment=rosa_ablation", "seed=2333", f"results={tmp_path}", f"+table.published_names.{names}"]
     with pytest.raises(ConfigError, match=message):
         table.draw(given, False)
 
