@@ -28,9 +28,15 @@ ROOT = Path(__file__).resolve().parent.parent
 FAILED, REFUSED, HELD, INTERRUPTED, PREEMPTED = 1, 2, 3, 130, 143
 
 Stage = Callable[[RunConfig], None]
+Done = Callable[[RunConfig], bool]
 
 
-def main(stage: Stage, done: Callable[[RunConfig], bool], doc: str) -> None:
+def never(config: RunConfig) -> bool:
+    """Whether a stage is done that looks for itself at what there is to do."""
+    return False
+
+
+def main(stage: Stage, doc: str, done: Done = never) -> None:
     """Run a script: one run here, or with `-m` every run of a grid in a process of its own.
 
     `done` tells from files alone whether there is nothing to do for a run; a sweep then starts no process.

@@ -13,4 +13,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts import command, stages
 
 if __name__ == "__main__":
-    command.main(stages.generate, stages.is_generated, __doc__)
+    command.main(stages.generate, __doc__, stages.is_generated)

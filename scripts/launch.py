@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from hydra import initialize_config_dir
@@ -14,15 +13,12 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext, RunMode
 
-from dypam.config import RunConfig
 from dypam.lease import held_by
 from scripts import command, compose
 from scripts.sweep import LOOK_AGAIN, Run, settle
 
 
-def launch(
-    stage: command.Stage, done: Callable[[RunConfig], bool], runs: list[Run], overrides: list[str]
-) -> None:
+def launch(stage: command.Stage, done: command.Done, runs: list[Run], overrides: list[str]) -> None:
     """Give the runs that are to be done to the launcher of `overrides`; set every run's exit code."""
     todo = [run for run in runs if not settle(run, done)]
     if not todo:
@@ -64,7 +60,7 @@ def _outcome(result: JobReturn) -> tuple[int, str] | None:
     return code, message
 
 
-def _look(run: Run, done: Callable[[RunConfig], bool]) -> tuple[int, str]:
+def _look(run: Run, done: command.Done) -> tuple[int, str]:
     """Return what a run's files say, when nobody works on it any more."""
     while held_by(run.config.run_dir):
         time.sleep(LOOK_AGAIN)

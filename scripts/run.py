@@ -19,4 +19,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts import command, stages
 
 if __name__ == "__main__":
-    command.main(stages.run, stages.is_run, __doc__)
+    command.main(stages.run, __doc__, stages.is_run)

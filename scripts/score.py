@@ -13,4 +13,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts import command, stages
 
 if __name__ == "__main__":
-    command.main(stages.score, stages.is_scored, __doc__)
+    command.main(stages.score, __doc__)

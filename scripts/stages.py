@@ -75,11 +75,6 @@ def is_generated(config: RunConfig) -> bool:
     return Record.open(config.run_dir, config, None).finished("generate")
 
 
-def is_scored(config: RunConfig) -> bool:
-    """Whether scoring is done: never, since only scoring itself can tell that nothing has changed."""
-    return False
-
-
 def _prepare(config: RunConfig) -> None:
     """Refuse what cannot be run before anything is written, and make the backbone."""
     check_targets(config)

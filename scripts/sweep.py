@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import connection, forkserver
@@ -34,10 +34,8 @@ LOG = "output.log"
 LOOK_AGAIN = 2.0
 """Seconds between looks at runs that other workers have."""
 
-Done = Callable[[RunConfig], bool]
 
-
-@dataclass
+@dataclass(eq=False)
 class Run:
     """One run of a grid: its place in it, overrides and configuration; then its exit code, and why."""
 
@@ -48,7 +46,7 @@ class Run:
     why: str = ""
 
 
-def sweep(stage: command.Stage, done: Done, overrides: list[str], script: str) -> bool:
+def sweep(stage: command.Stage, done: command.Done, overrides: list[str], script: str) -> bool:
     """Run a stage of every run that overrides mean; return whether all finished, having said which did not.
 
     Args:
@@ -74,7 +72,7 @@ def plan(overrides: list[str]) -> list[Run]:
     ]
 
 
-def settle(run: Run, done: Done) -> bool:
+def settle(run: Run, done: command.Done) -> bool:
     """Tell, by a look at its files, whether a run is over: finished, failed before, or not to be had."""
     try:
         if done(run.config):
@@ -119,7 +117,7 @@ class Sweep:
     With one slot a run writes to the terminal, with several each into `output.log` of its directory.
     """
 
-    def __init__(self, stage: command.Stage, done: Done, runs: list[Run]) -> None:
+    def __init__(self, stage: command.Stage, done: command.Done, runs: list[Run]) -> None:
         self.stage, self.done, self.runs = stage, done, runs
         self.free = slots(runs[0].config.runtime)
         self.threads = share(runs[0].config.runtime, len(self.free))
@@ -168,16 +166,18 @@ class Sweep:
     def _start(self, run: Run) -> None:
         if self.context is None:
             self.context = _fork_server(preloads(run.config for run in self.runs))
-        slot, (answer, question) = self.free.pop(), self.context.Pipe(duplex=False)
+        slot, (here, there) = self.free.pop(), self.context.Pipe()
         config, log = run.config, None
         if self.several:
             config = replace(config, runtime=replace(config.runtime, progress=False, threads=self.threads))
             log = Path(config.run_dir) / LOG
         self._say(run, f"started{f', {log}' if log else ''}")
-        process = self.context.Process(target=_child, args=(self.stage, config, slot, log, question))
+        process = self.context.Process(target=_child, args=(self.stage, config, slot, log, there))
         process.start()
-        question.close()
-        self.busy[process.sentinel] = Worker(process, run, slot, answer, time.monotonic())
+        there.close()
+        self.busy[process.sentinel] = Worker(process, run, slot, here, time.monotonic())
+        if self.stopping:  # the signal came in the middle of this
+            self.busy[process.sentinel].stop()
 
     def _wait(self) -> None:
         """Wait for a run to end, or for as long as runs of others may be left alone."""
@@ -200,7 +200,7 @@ class Sweep:
             self.held.append(run)
             return self._say(run, "another worker has it; later")
         run.code, run.why = code, worker.why()
-        if worker.killed and not self.stopping:
+        if worker.ended_by and worker.ended_by not in STOPPED and not self.stopping:
             _note_death(run)
         self.own += code == 0
         over = sum(run.code is not None for run in self.runs)
@@ -213,25 +213,30 @@ class Sweep:
     def _stop(self, number: int, _: Any) -> None:
         """Ask all runs to stop where they can go on exactly; asked again, end them at once."""
         for worker in self.busy.values():
-            if worker.process.is_alive():
-                worker.process.kill() if self.stopping else worker.process.terminate()
+            worker.process.kill() if self.stopping else worker.stop()
         self.stopping = signal.Signals(number)
 
 
 @dataclass
 class Worker:
-    """A process that has a run: its slot, what it says when it ends, and when it began."""
+    """A process that has a run: its slot, the line to it, and when it began."""
 
     process: Any
     run: Run
     slot: dict[str, str]
-    answer: Any
+    line: Any
     start: float
 
+    def stop(self) -> None:
+        """Ask it to stop; by a message too, as the signal is lost on a process that has only just begun."""
+        with suppress(OSError):
+            self.line.send("stop")
+        self.process.terminate()
+
     @property
-    def killed(self) -> bool:
-        """Whether a signal ended it, and not itself."""
-        return bool(self.process.exitcode < 0)
+    def ended_by(self) -> int:
+        """Return the number of the signal that ended it, 0 if it ended itself."""
+        return max(-self.process.exitcode, 0)
 
     def code(self) -> int:
         """Return the exit code, of a killed process as a shell has it."""
@@ -241,11 +246,11 @@ class Worker:
 
     def why(self) -> str:
         """Return what a process that did not finish said of it, in a line."""
-        if self.killed:
-            name = signal.Signals(-self.process.exitcode).name
+        if self.ended_by:
+            name = signal.Signals(self.ended_by).name
             return f"killed by {name}{', out of memory?' if name == 'SIGKILL' else ''}"
-        with suppress(EOFError):
-            return str(self.answer.recv())
+        with suppress(EOFError, OSError):
+            return str(self.line.recv())
         return "" if self.process.exitcode == 0 else "its process vanished"
 
 
@@ -271,11 +276,13 @@ def _fork_server(modules: list[str]) -> Any:
 
 
 def _child(
-    stage: command.Stage, config: RunConfig, environment: dict[str, str], log: Path | None, question: Any
+    stage: command.Stage, config: RunConfig, environment: dict[str, str], log: Path | None, line: Any
 ) -> None:
     """Do one run in a fresh process; Ctrl-C, which all get, is the sweep's to answer."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if line.poll():  # asked to stop while SIGTERM was still ignored, as it is by the server
+        sys.exit(command.PREEMPTED)
     gc.freeze()  # what is imported stays; no need to walk through it at every collection
     command.prepare_environment()
     os.environ.update(environment)
@@ -285,7 +292,7 @@ def _child(
         for stream in (1, 2):
             os.dup2(output, stream)
     code, why = command.outcome(stage, config)
-    question.send(why)
+    line.send(why)
     sys.exit(code)
 
 

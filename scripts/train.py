@@ -14,4 +14,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts import command, stages
 
 if __name__ == "__main__":
-    command.main(stages.train, stages.is_trained, __doc__)
+    command.main(stages.train, __doc__, stages.is_trained)

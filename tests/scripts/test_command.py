@@ -29,7 +29,7 @@ def stage(config):
     Path({out!r}, f"{{config.method['name']}}-{{config.seed}}").write_text(config.run_dir)
 
 if __name__ == "__main__":
-    command.main(stage, lambda config: False, "Doc.")
+    command.main(stage, "Doc.")
 """
 
 

@@ -45,7 +45,7 @@ def done(config):
     return Record.open(config.run_dir, config, None).finished("train")
 
 if __name__ == "__main__":
-    command.main(stage, done, "Doc.")
+    command.main(stage, "Doc.", done)
 """
 
 
@@ -181,7 +181,7 @@ def stage(config):
     Path(config.results, f"{{config.seed}}.json").write_text(json.dumps([loaded, told]))
 
 if __name__ == "__main__":
-    command.main(stage, lambda config: False, "Doc.")
+    command.main(stage, "Doc.")
 """
 
 
