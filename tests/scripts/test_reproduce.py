@@ -1,4 +1,4 @@
-"""An experiment as one command: runs that fail stay visibly missing in its table; and the list of experiments."""
+"""An experiment as one command: runs that fail stay visibly missing in its table; the list of them all."""
 
 import json
 
