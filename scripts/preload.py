@@ -7,7 +7,6 @@ import contextlib
 import importlib
 import io
 import os
-from unittest import mock
 
 MODULES = (
     "datasets",
@@ -22,12 +21,9 @@ MODULES = (
     "transformers.generation",
 )
 
-with (
-    mock.patch.dict(
-        os.environ, PYTORCH_NVML_BASED_CUDA_CHECK="1"
-    ),  # else looking for a GPU spoils it for forks
-    contextlib.redirect_stdout(io.StringIO()),
-):
+# DeepSpeed sets it too; without it, to look whether there is a GPU spoils it for forked processes
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+with contextlib.redirect_stdout(io.StringIO()):
     for name in MODULES:
         with contextlib.suppress(ImportError):  # DeepSpeed 0.18 has other modules
             importlib.import_module(name)

@@ -175,7 +175,7 @@ def stage(config):
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "dtype": str(torch.get_default_dtype()),
         "gradients": torch.is_grad_enabled(),
-        "path": sys.path[:3],
+        "path": list(dict.fromkeys(sys.path)),
         "argv": sys.argv[0],
     }}
     Path(config.results, f"{{config.seed}}.json").write_text(json.dumps([loaded, told]))
