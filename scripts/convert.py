@@ -133,4 +133,4 @@ def _convert(gguf: Path, made: Path) -> None:
 if __name__ == "__main__":
     from scripts import command, stages
 
-    command.main(stages.prepare_backbone, lambda config: False, str(__doc__))
+    command.main(stages.prepare_backbone, str(__doc__))
