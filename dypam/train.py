@@ -63,6 +63,8 @@ def train(config: RunConfig, lease: Lease | None) -> None:
         if method.trainable:
             Trainer(config, method, lease, record, device).run()
     machine.release(device)
+    if lease is not None:  # not before the record says that they are needed no more
+        Checkpoints(config.run_dir, lease).clear()
 
 
 class Trainer:
@@ -227,5 +229,3 @@ class Trainer:
     def _finish(self) -> None:
         self._note_progress()
         self.record.update(final_weights=engine.trained_digest(self.session.model))
-        if self.lease is not None:
-            self.checkpoints.clear()

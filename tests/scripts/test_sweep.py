@@ -175,7 +175,7 @@ def stage(config):
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "dtype": str(torch.get_default_dtype()),
         "gradients": torch.is_grad_enabled(),
-        "path": list(dict.fromkeys(sys.path)),
+        "path": list(dict.fromkeys(sys.path))[:2],  # setuptools adds its own at the end
         "argv": sys.argv[0],
     }}
     Path(config.results, f"{{config.seed}}.json").write_text(json.dumps([loaded, told]))
