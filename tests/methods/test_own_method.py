@@ -1,4 +1,4 @@
-"""A method of the user's own: one file and one YAML beside the others, and every stage works."""
+"""A method of the user's own: one file and one YAML, and every stage works."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from tests.tiny import tiny, tiny_config
 ROOT = Path(__file__).parents[2]
 
 METHOD_YAML = """
-_target_: baselines.query_bias.QueryBias
+_target_: mine.QueryBias
 name: query_bias
 label: Query bias
 """
@@ -72,7 +72,7 @@ def script(tree: Path, name: str, *overrides: str) -> str:
 
 @pytest.mark.slow
 def test_one_file_and_one_yaml_make_a_method_that_trains_generates_scores_and_counts(tree):
-    shutil.copy(Path(__file__).with_name("own_method.py"), tree / "baselines/query_bias.py")
+    shutil.copy(Path(__file__).with_name("own_method.py"), tree / "mine.py")
     (tree / "configs/method/query_bias.yaml").write_text(METHOD_YAML)
     short = ("train.max_steps=2", "train.validation_size=4", "decode.max_new_tokens=4")
     rest = ("suite=own", "runtime.device=cpu", "runtime.wandb=off", "runtime.progress=false")
