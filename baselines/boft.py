@@ -49,8 +49,8 @@ class BlockLinear(layer.Linear):
     """PEFT's BOFT layer with its rotation applied block by block."""
 
     def blocks(self, name: str) -> torch.Tensor:
-        """Return the orthogonal blocks [n, c, c] of an adapter."""
-        return self.boft_dropout[name](self.cayley_batch(self.boft_R[name][0])[None])[0]
+        """Return the orthogonal blocks [n, c, c] of an adapter, in FP32."""
+        return self.boft_dropout[name](self.cayley_batch(self.boft_R[name][0].float())[None])[0]
 
     def get_delta_weight(self, adapter: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the dense rotation and the scales, for merging."""

@@ -20,7 +20,7 @@ def results(tmp_path_factory):
     """Synthetic runs of DyPAM, two ablations, one α, RoSA and LoRA on two seeds."""
     folder = tmp_path_factory.mktemp("results")
     given = synthetic.suite({"sums": 12, "picks": 10}, "minimath", "Minimath")
-    for method in ("dypam", "dypam-no-dim-mod", "dypam-no-norm", "dypam-alpha-0-1", "rosa", "lora"):
+    for method in ("dypam", "dypam_no_dim_mod", "dypam_no_norm", "dypam_alpha_0_1", "rosa", "lora"):
         for seed in (2333, 1000):
             synthetic.write_run(folder, given, "gemma3-270m", method, seed)
     return folder

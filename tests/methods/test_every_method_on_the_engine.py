@@ -68,7 +68,9 @@ def reloaded_digest(config, name: str, family: str) -> str:
     method, run = make_method(name), RunContext(seed=config.seed, total_steps=STEPS)
     fresh = method.attach(tiny(family, dtype=torch.bfloat16), run)
     trained = {key for key, p in fresh.named_parameters() if p.requires_grad}
-    saved = make_method(name).load(tiny(family, dtype=torch.bfloat16), Path(config.run_dir) / "adapter")
+    backbone = tiny(family, dtype=torch.bfloat16)
+    backbone.name_or_path = config.backbone.path  # as saved; PEFT remarks on another
+    saved = make_method(name).load(backbone, Path(config.run_dir) / "adapter")
     for key, p in saved.named_parameters():
         p.requires_grad_(key in trained)
     return trained_digest(saved)

@@ -46,7 +46,7 @@ def test_every_yaml_starts_as_the_backbone_and_survives_saving(variant: str, tmp
     model = method.attach(tiny("qwen3"), RUN)
     assert torch.equal(logits(model, ids), logits(tiny("qwen3"), ids))
     method.save(move(model), tmp_path)
-    loaded = method.load(tiny("qwen3"), tmp_path)
+    loaded = method.load(tiny("qwen3"), tmp_path).train(model.training)
     assert torch.equal(logits(loaded, ids), logits(model, ids))
 
 
