@@ -6,6 +6,7 @@ import pytest
 
 from dypam import record
 from dypam.lease import Lease
+from scripts import compose, reproduce
 from tests.scripts import house
 from tests.scripts.test_command import ROOT, call
 
@@ -49,6 +50,13 @@ def test_what_cannot_be_reproduced_is_said_in_one_sentence(arguments, message):
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", compose.choices("experiment"))
+def test_every_experiment_draws_something_that_can_be_drawn(name):
+    drawings = compose.experiment([f"experiment={name}"])["draws"]
+    assert drawings
+    assert set(drawings) <= reproduce.DRAWINGS.keys()
 
 
 def test_the_list_counts_runs_by_their_state(tmp_path):
