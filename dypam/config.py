@@ -40,7 +40,10 @@ class Backbone:
 
 @dataclass
 class TestSet:
-    """One test set (`configs/testset/*.yaml`): where its examples come from and how its answers read."""
+    """One test set (`configs/testset/*.yaml`): where its examples come from and how its answers read.
+
+    `chance` is the fraction of answers that guessing gets right.
+    """
 
     __test__ = False
 

@@ -68,7 +68,7 @@ RULES: dict[str, Rule] = {
     "suite.tests.*.source": _target,
     "suite.tests.*.answer": _one_of(*ANSWERS),
     "suite.tests.*.rows": _count,
-    "suite.tests.*.chance": (lambda value: 0 <= value <= 100, "a number from 0 to 100"),
+    "suite.tests.*.chance": (lambda value: 0 <= value <= 1, "a fraction from 0 to 1"),
     "prompt.bos": _one_of("tokenizer", "literal", "none"),
     "train.lr": _above_zero,
     "train.warmup_ratio": (lambda value: 0 <= value <= 1, "a fraction from 0 to 1"),

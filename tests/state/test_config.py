@@ -133,8 +133,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"suite__tests__digits__rows": 0}, "suite.tests.digits.rows is 0"),
     (
-        {"suite__tests__digits__chance": 101},
-        "suite.tests.digits.chance is 101.0; give a number from 0 to 100.",
+        {"suite__tests__digits__chance": 20},
+        "suite.tests.digits.chance is 20.0; give a fraction from 0 to 1.",
     ),
     # combinations
     (
