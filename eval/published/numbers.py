@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from dypam.config import ConfigError, TestSet
@@ -68,5 +69,14 @@ def _renamed(
 
 def published_sizes() -> dict[str, int]:
     """Return the number of examples of every published test set (Tables 5 and 6)."""
+    return {name: size for suite in published_suites() for name, size in suite.items()}
+
+
+@cache
+def published_suites() -> list[dict[str, int]]:
+    """Return the number of examples of every published test set, suite by suite."""
+    suites: dict[str, dict[str, int]] = {}
     with open(Path(__file__).parent / "table5_6_test_sets.csv", newline="") as lines:
-        return {row["dataset"]: int(row["samples"]) for row in csv.DictReader(lines)}
+        for row in csv.DictReader(lines):
+            suites.setdefault(row["suite"], {})[row["dataset"]] = int(row["samples"])
+    return list(suites.values())

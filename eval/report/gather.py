@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,14 +9,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from data.fetch import DataError, Files
 from dypam.config import ConfigError, Suite
 from dypam.files import FileError
 from dypam.record import read_record
-from eval import published, stats
+from eval import stats
 from eval.aggregate import AVERAGES, Grid, Key, Run, Source, collect, is_rehearsal, published_params, suite_of
 from eval.extract import PROTOCOLS
-from eval.published.numbers import read_published
+from eval.published.numbers import published_suites, read_published
 
 CURVE_POINTS = 150
 RESAMPLES = 1000
@@ -27,6 +28,8 @@ PUBLISHED = {
 }
 """Published tables that a suite's results stand beside."""
 SCALING = {"math10k": "table2_scaling_math_macro.csv"}
+CHAPTER = Path(__file__).parents[2] / "configs" / "experiment" / "rosa_commonsense.yaml"
+"""Says which method here is which one of the RoSA chapter."""
 
 
 @dataclass
@@ -153,44 +156,39 @@ def _suite(suite: Suite) -> dict[str, Any]:
 
 def _published(gathered: Gathered, suite: str) -> dict[str, dict[str, float]]:
     """Return the published cells of this suite's real runs: "backbone method" → column → value."""
-    exact: dict[tuple[str, str], dict[str, float]] = {}
-    chapter: dict[tuple[str, str], dict[str, float]] = {}
+    printed: dict[tuple[str, str], dict[str, float]] = {}
     for name in PUBLISHED.get(suite, ()):
-        (chapter if name.startswith("rosa") else exact).update(read_published(name))
+        ours = _names_in_chapter() if name.startswith("rosa") else {}
+        for (backbone, method), cells in read_published(name).items():
+            printed[backbone, ours.get(method, method)] = cells
     if suite in SCALING:
         for (_, method), by_backbone in read_published(SCALING[suite]).items():
             for backbone, value in by_backbone.items():
-                exact.setdefault((backbone, method), {"macro_avg": value})
+                printed.setdefault((backbone, method), {"macro_avg": value})
     found = {}
     for run in gathered.runs:
         if run.suite == suite and not run.rehearsal:
-            method = run.key.method
-            in_chapter = [c for b, c in chapter if b == run.key.backbone and f"{method}_".startswith(f"{c}_")]
-            name = max(in_chapter, key=len, default="")
-            cells = exact.get(run.key[:2]) or chapter.get((run.key.backbone, name), {})
+            cells = printed.get(run.key[:2], {})
             if comparable := _comparable(gathered.suites[suite], cells):
                 found[" ".join(run.key[:2])] = comparable
     return found
 
 
+@lru_cache
+def _names_in_chapter() -> dict[str, str]:
+    """Return, by the name that the RoSA chapter's tables give a method, its name here."""
+    table = yaml.safe_load(CHAPTER.read_text())["table"]
+    return {theirs: name for name, theirs in table["published_names"].items()}
+
+
 def _comparable(suite: Suite, cells: Mapping[str, float]) -> dict[str, float]:
     """Return the published cells of test sets that have the published size; averages if it is their suite."""
     ours = {name: test.rows for name, test in suite.tests.items()}
-    groups = _published_sizes()
+    groups = published_suites()
     same = {name for group in groups for name in group if ours.get(name) == group[name]}
     comparable = same | {"micro", "macro"} if ours in groups else same
     named = {name.removesuffix("_avg"): value for name, value in cells.items()}
     return {name: value for name, value in named.items() if name in comparable}
-
-
-@lru_cache
-def _published_sizes() -> list[dict[str, int]]:
-    """Return the rows of the published test sets, suite by suite."""
-    groups: dict[str, dict[str, int]] = {}
-    with open(Path(published.__file__).with_name("table5_6_test_sets.csv"), newline="") as lines:
-        for row in csv.DictReader(lines):
-            groups.setdefault(row["suite"], {})[row["dataset"]] = int(row["samples"])
-    return list(groups.values())
 
 
 def _row(found: Found) -> dict[str, Any]:

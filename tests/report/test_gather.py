@@ -85,10 +85,15 @@ def test_averages_are_compared_when_every_test_set_is_the_published_one():
 
 def test_chapter_and_scaling_tables_are_found(tmp_path):
     given = synthetic.suite({"multiarith": 600}, "math10k")
-    for backbone, method in (("qwen2.5-7b", "lora_r16"), ("qwen3-0.6b", "lora"), ("qwen2.5-7b", "loraplus")):
-        synthetic.write_run(tmp_path, given, backbone, method, 2333, status="failed")
+    synthetic.write_run(tmp_path, given, "qwen3-0.6b", "lora", 2333, status="failed")
+    # "lora" has another rank than the chapter's, "rosa_k_ratio_1_0" another share of layers
+    for method in ("lora_r16", "lora", "rosa_block_norms", "rosa_k_ratio_1_0"):
+        synthetic.write_run(tmp_path, given, "qwen2.5-7b", method, 2333, status="failed")
     published = gather.index(gather.gather(tmp_path, Source(), workers=1))["published"]["math10k"]
-    assert published == {"qwen2.5-7b lora_r16": {"multiarith": 93.0}}
+    assert published == {
+        "qwen2.5-7b lora_r16": {"multiarith": 93.0},
+        "qwen2.5-7b rosa_block_norms": {"multiarith": 94.3},
+    }
 
 
 def test_rehearsals_are_known_as_such(gathered):
