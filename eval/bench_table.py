@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dypam.config import Backbone
 from eval import stats
+from eval.aggregate import is_rehearsal
 from eval.layout import Cell, Column, Layout, Line, Table
 from eval.published.numbers import read_published
 from eval.tables import REHEARSAL
@@ -24,6 +25,7 @@ def table(
     layout: Layout, backbone: Backbone, measured: Mapping[str, Measured], how: How, options: Options
 ) -> Table:
     """Lay out measurements by method; `measured` has the bare backbone once."""
+    layout = replace(layout, rehearsal=layout.rehearsal or is_rehearsal(backbone.name))
     columns = _columns(options)
     base = next(one for one in measured.values() if not one.trainable)
     beside = bool(layout.published) and backbone.name == layout.published_backbone and not layout.rehearsal

@@ -16,7 +16,7 @@ import numpy as np
 
 from dypam.config import ConfigError, TestSet
 from eval import stats
-from eval.aggregate import AVERAGES, Collection, Key, Run, macro, micro
+from eval.aggregate import AVERAGES, Collection, Key, Run, is_rehearsal, macro, micro
 from eval.layout import Cell, Column, Layout, Line, Table
 from eval.published.numbers import published_beside
 
@@ -32,6 +32,8 @@ def build(
     labels: Mapping[str, str] | None = None,
 ) -> Table:
     """Lay out a collection; `testsets` name the columns, `labels` the lines where no run has finished yet."""
+    if any(map(is_rehearsal, collection.grid.backbones)):
+        layout = replace(layout, rehearsal=True)
     sets = collection.suite.tests if collection.suite else dict(testsets or {})
     columns = _columns(sets, layout)
     published = published_beside(layout, sets)

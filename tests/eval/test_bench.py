@@ -149,6 +149,8 @@ def test_published_numbers_stand_beside_their_own_backbone_only():
     assert {variant for _, variant in shown(built)} == {"measured", "× base", "interval"}
     assert "Published numbers are those of llama-3.2-3b, so they are not shown here." in built.notes
     assert {v for _, v in shown(table(published=None))} == {"measured", "× base", "interval"}
+    assert table("nano-llama").layout.rehearsal
+    assert not built.layout.rehearsal
 
 
 def test_memory_of_a_cpu_is_visibly_missing():

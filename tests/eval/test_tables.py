@@ -212,6 +212,11 @@ def test_rehearsal_is_labelled_in_every_format(results, tmp_path):
     assert "Rehearsal" in render.to_text(built)
 
 
+def test_a_rehearsals_backbone_labels_its_table_whatever_the_layout_says(results):
+    assert "Rehearsal" in render.to_text(table(results, ("nano-llama",)))
+    assert "Rehearsal" not in render.to_text(table(results))
+
+
 def test_latex_compiles(results, tmp_path):
     """By a real engine, with several backbones, variants, missing cells and characters that TeX knows."""
     layout = {"show": ["seed", "mean", "interval"], "chance": True, "rehearsal": True, "params": True}
