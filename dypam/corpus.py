@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 from data.collate import IGNORE, collate, encode, pad_id
 from data.examples import load
 from data.fetch import Files
-from dypam.config import RunConfig
+from dypam.config import RunConfig, Runtime
 from dypam.schedule import split
 
 if TYPE_CHECKING:
     import torch
 
 Encoded = dict[str, list[int]]
+
+
+def files_of(runtime: Runtime) -> Files:
+    """Return the source of data files that a run's configuration names."""
+    return Files(runtime.cache_dir, runtime.data_mirror, runtime.offline)
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Corpus:
             ConfigError: the validation set leaves nothing to train on.
             DataError: the data cannot be had, or a prompt fills `train.max_length`.
         """
-        files = Files(config.runtime.cache_dir, config.runtime.data_mirror, config.runtime.offline)
+        files = files_of(config.runtime)
         dataset = load(config.suite.train, files)
         encoded = [
             encode(

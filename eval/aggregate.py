@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.fetch import Files
-from dypam.config import ConfigError, Suite, TestSet, differences
+from dypam.config import ConfigError, Runtime, Suite, TestSet, differences
 from dypam.files import FileError, write_json
 from dypam.lease import Lease, LeaseHeld
 from dypam.record import read_record
@@ -61,6 +61,15 @@ class Source:
     cache: str = ".cache"
     mirror: str | None = None
     offline: bool = False
+
+    @classmethod
+    def of(cls, runtime: Runtime) -> Source:
+        """Return the source that a configuration names."""
+        return cls(runtime.cache_dir, runtime.data_mirror, runtime.offline)
+
+    def files(self) -> Files:
+        """Return the access to its files."""
+        return Files(self.cache, self.mirror, self.offline)
 
 
 @dataclass(frozen=True)
@@ -208,7 +217,7 @@ _files: dict[Source, Files] = {}
 def _score(task: tuple[Path, dict[str, Any], Source, bool]) -> dict[str, Any] | str:
     """Return a run's scores by protocol, or the reason why there are none."""
     run_dir, suite, source, store = task
-    files = _files.setdefault(source, Files(source.cache, source.mirror, source.offline))
+    files = _files.setdefault(source, source.files())
     try:
         scores = score_run(run_dir, suite_of(suite), files, write=False)
     except ScoreError as error:

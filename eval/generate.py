@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from data.collate import collate, encode, pad_id
-from data.fetch import Files
 from dypam.config import ConfigError, RunConfig
+from dypam.corpus import files_of
 from dypam.distributed import pick_device
 from dypam.files import append_lines, read_json, write_json
 from dypam.lease import Lease
@@ -39,9 +39,9 @@ def generate(config: RunConfig, lease: Lease) -> None:
         DataError: a test set cannot be had.
         LeaseLost: another worker has taken the run over.
     """
-    run_dir, runtime = Path(config.run_dir), config.runtime
+    run_dir = Path(config.run_dir)
     record = Record.open(run_dir, config, lease)
-    files = Files(runtime.cache_dir, runtime.data_mirror, runtime.offline)
+    files = files_of(config.runtime)
     adapter = adapter_digest(run_dir)
     sets = {
         name: Predictions(run_dir, name, expected(test, files), adapter)

@@ -14,8 +14,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from data.fetch import Files
 from dypam.config import ConfigError
+from dypam.corpus import files_of
 from eval import data_statistics
 from eval.layout import Layout
 from scripts import command, compose
@@ -28,7 +28,7 @@ def draw(overrides: list[str], pdf: bool = False) -> list[Path]:
     first, options = configs[0], compose.section(jobs[0], "datasets")
     layout = Layout.from_config(compose.table(jobs[0]))
     suites = list({config.suite.name: config.suite for config in configs}.values())
-    files = Files(first.runtime.cache_dir, first.runtime.data_mirror, first.runtime.offline)
+    files = files_of(first.runtime)
 
     @cache
     def tokenizer() -> Any:

@@ -20,14 +20,13 @@ from scripts import command, compose
 def main(overrides: list[str]) -> None:
     """Write the page and say what is in it."""
     config = compose.compose(overrides)
-    results, runtime = Path(config.results), config.runtime
+    results = Path(config.results)
     if not any(results.glob("runs/*/*/*/seed*/record.json")):
         raise ConfigError(
             f"results={results} holds no run: start one with scripts/run.py, or name another folder."
         )
-    source = Source(runtime.cache_dir, runtime.data_mirror, runtime.offline)
     out = results / "report.html"
-    done = write_report(results, out, source)
+    done = write_report(results, out, Source.of(config.runtime))
     shown = f"{done['shown']:,} of {done['predictions']:,} predictions"
     print(f"{out}: {done['runs']} runs, {done['scored']} scored, {shown}, {done['bytes'] / 1e6:.1f} MB")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from data.fetch import Files
 from dypam.config import ConfigError, RunConfig
+from dypam.corpus import files_of
 from dypam.distributed import rank
 from dypam.lease import Lease
 from dypam.record import Record
@@ -99,16 +99,10 @@ def _generate(config: RunConfig, lease: Lease, *, again: bool = False) -> None:
 
 def _score(config: RunConfig, lease: Lease) -> None:
     run_dir = Path(config.run_dir)
-    scores = score_run(run_dir, config.suite, files_of(config), guard=lease.guard)
+    scores = score_run(run_dir, config.suite, files_of(config.runtime), guard=lease.guard)
     for protocol, sets in scores["protocols"].items():
         cells = [f"{name} {100 * row['correct'] / row['n']:.2f} (n={row['n']})" for name, row in sets.items()]
         _say(f"{run_dir}: {protocol}: {', '.join(cells)}")
-
-
-def files_of(config: RunConfig) -> Files:
-    """Return the source of data files that a run's configuration names."""
-    runtime = config.runtime
-    return Files(runtime.cache_dir, runtime.data_mirror, runtime.offline)
 
 
 def prepare_backbone(config: RunConfig) -> None:

@@ -31,9 +31,8 @@ def draw(overrides: list[str], pdf: bool) -> list[Path]:
         list(dict.fromkeys(values))
         for values in zip(*((c.backbone.name, str(c.method["name"]), c.seed) for c in configs), strict=True)
     )
-    runtime, results = configs[0].runtime, Path(configs[0].results)
-    source = Source(runtime.cache_dir, runtime.data_mirror, runtime.offline)
-    collection = collect(Grid(name, backbones, methods, seeds), results, source)
+    results = Path(configs[0].results)
+    collection = collect(Grid(name, backbones, methods, seeds), results, Source.of(configs[0].runtime))
     labels = {c.backbone.name: c.backbone.label for c in configs}
     labels |= {str(c.method["name"]): str(c.method.get("label") or c.method["name"]) for c in configs}
     table = tables.build(collection, Layout.from_config(compose.table(jobs[0])), suite.tests, labels)

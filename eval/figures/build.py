@@ -186,9 +186,8 @@ def _points(request: Request, labels: Mapping[str, str], column: str, protocol: 
         )
     first = request.runs[0]
     (suite,), (backbone,) = suites, backbones
-    runtime = first.runtime
-    source = Source(runtime.cache_dir, runtime.data_mirror, runtime.offline)
     seeds = list(dict.fromkeys(run.seed for run in request.runs))
+    source = Source.of(first.runtime)
     collection = collect(Grid(suite, [backbone], list(labels), seeds), first.results, source)
     return [
         curves.Point(label, list(collection.by_seed(backbone, method, column, protocol).values()))

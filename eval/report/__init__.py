@@ -63,7 +63,7 @@ def _examples(
     gathered: gather.Gathered, source: Source, most: int, most_bytes: int
 ) -> tuple[dict[str, Any], Chunks]:
     """Return the list of example chunks and the chunks; fewer examples until they fit."""
-    sheets, files = samples.sheets(gathered), gather.files(source)
+    sheets, files = samples.sheets(gathered), source.files()
     fraction = samples.share(sheets, most)
     while True:
         chunks = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from data.fetch import DataError, Files
+from data.fetch import DataError
 from dypam.config import ConfigError, Suite
 from dypam.files import FileError
 from dypam.record import read_record
@@ -243,8 +243,3 @@ def metrics(record: dict[str, Any]) -> dict[str, float | None]:
 
 def _rate(tokens: float | None, seconds: float | None) -> float | None:
     return round(tokens / seconds, 2) if tokens and seconds else None
-
-
-def files(source: Source) -> Files:
-    """Return the access to test sets' examples that a source describes."""
-    return Files(source.cache, source.mirror, source.offline)

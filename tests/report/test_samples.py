@@ -93,7 +93,7 @@ def test_rows_in_another_order_are_found_by_their_id(tmp_path):
     lines = path.read_text().splitlines(keepends=True)
     gathered = gather.gather(tmp_path, Source(), workers=1)
     (sheet,) = samples.sheets(gathered)
-    files = gather.files(Source())
+    files = Source().files()
     before = samples.read_sheet(gathered, sheet, files, 0.3)
     path.write_text("".join(reversed(lines)))
     assert samples.read_sheet(gathered, sheet, files, 0.3) == before
