@@ -1,6 +1,6 @@
 """What every script shares: its configuration, one sentence for what is wrong with it, sweeps, `--help`.
 
-Exit codes: 0 done; 1 a failure with its traceback; 2 wrong input or data that cannot be had; 3 another worker
+Exit codes: 0 done; 1 a failure with its traceback; 2 wrong input, or data or predictions that are not there; 3 another worker
 has the run; 75 the worker lost its lease; 130 and 143 interrupted.
 """
 
@@ -19,6 +19,8 @@ from data.fetch import DataError
 from dypam.config import ConfigError, RunConfig
 from dypam.files import FileError
 from dypam.lease import EXIT_CODE, LeaseHeld, LeaseLost
+from dypam.record import Preempted
+from eval.score import ScoreError
 from scripts import compose
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def exit_codes() -> Iterator[None]:
     """Turn what can go wrong into one sentence and an exit code."""
     try:
         yield
-    except (ConfigError, DataError, FileError) as error:
+    except (ConfigError, DataError, FileError, ScoreError) as error:
         _leave(f"Error: {error}", REFUSED)
     except LeaseHeld as error:
         _leave(f"Busy: {error}", HELD)
@@ -100,12 +102,10 @@ def exit_codes() -> Iterator[None]:
         _leave(str(error), EXIT_CODE)
     except KeyboardInterrupt:
         _leave("Interrupted; the same command goes on from here.", INTERRUPTED)
+    except Preempted:
+        _leave("Preempted; the same command goes on from here.", PREEMPTED)
     except Exception:
         _leave(traceback.format_exc(), FAILED)
-    except BaseException as error:
-        if type(error).__name__ != "Preempted":
-            raise
-        _leave("Preempted; the same command goes on from here.", PREEMPTED)
 
 
 class Ended(SystemExit):

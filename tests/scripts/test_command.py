@@ -12,6 +12,7 @@ from dypam import record
 from dypam.config import ConfigError
 from dypam.files import FileError
 from dypam.lease import LeaseHeld
+from eval.score import ScoreError
 from scripts import command
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,7 @@ def call(*arguments, cwd=ROOT, **environment):
         (ConfigError("Wrong."), 2),
         (DataError("Gone."), 2),
         (FileError("Full."), 2),
+        (ScoreError(Path("x.jsonl"), ["the file is missing"]), 2),
         (LeaseHeld("Taken."), 3),
         (RuntimeError("A fault."), 1),
         (KeyboardInterrupt(), 130),
