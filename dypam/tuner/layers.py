@@ -87,8 +87,9 @@ class AdapterLayer(nn.Module, BaseTunerLayer):
         return [adapters[name] for name in self.active_adapters if name in adapters]
 
     def add(self, name: str, adapter: nn.Module) -> None:
-        """Add an adapter, trainable if it is active."""
-        getattr(self, self.slot)[name] = adapter.requires_grad_(name in self.active_adapters)
+        """Add an adapter, trainable if it is active, in the mode (training, evaluation) of what is wrapped."""
+        adapter.requires_grad_(name in self.active_adapters).train(self.base_layer.training)
+        getattr(self, self.slot)[name] = adapter
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
         """Refuse: there are no weights that it could be merged into."""
