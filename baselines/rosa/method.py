@@ -74,4 +74,3 @@ class RoSALoRA(Selective):
     """LoRA in RoAE's place, for the chapter's ablation; further `fields` are those of PEFT's `LoraConfig`."""
 
     config_class = LoraConfig
-    mergeable = True

@@ -136,12 +136,12 @@ def setting_line(axes: Axes, settings: Sequence[Point], what: str, setting: str)
 
 
 @style.styled
-def layer_selection(counts: np.ndarray, label: str, *, notes: Sequence[str | None] = ()) -> Figure:
-    """Draw how often DLS chose each layer, from counts [runs, layers] or [layers] and the choices made.
+def layer_selection(frequencies: np.ndarray, label: str, *, notes: Sequence[str | None] = ()) -> Figure:
+    """Draw how often DLS chose each layer, from the share of its choices [runs, layers], or [layers] of one.
 
-    `counts` holds frequencies between 0 and 1; bars are means over runs, marks the runs themselves.
+    Bars are means over runs, marks the runs themselves.
     """
-    runs = np.atleast_2d(counts)
+    runs = np.atleast_2d(frequencies)
     figure = style.canvas(style.COLUMN, 1.6, notes)
     axes = figure.subplots()
     layers = np.arange(runs.shape[1])

@@ -19,7 +19,6 @@ from matplotlib.image import AxesImage
 from dypam.files import write_atomic
 
 COLUMN = 3.33
-PAGE = 6.9
 # Okabe and Ito's palette, in an order that also differs in lightness; yellow is left out (too pale on paper).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 SEQUENTIAL = "cividis"
