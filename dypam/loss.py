@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from data.collate import IGNORE
 from dypam.config import ConfigError
 
-IGNORE = -100
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
 """Configuration fields by which some families change logits in a way that `logit_rows` does not know."""
 
