@@ -9,8 +9,10 @@ from typing import Any
 from torch import nn
 
 from dypam import files
+from dypam.config import ConfigError
 from dypam.lease import Lease
 from dypam.method import Method
+from dypam.tuner.digest import weights_digest
 
 DESCRIPTION = "backbone.json"
 
@@ -39,3 +41,26 @@ def adapter_digest(directory: Path) -> str:
         if str(name) not in (DESCRIPTION, "README.md"):
             digest.update(f"{name} {files.sha256_file(directory / name)}\n".encode())
     return digest.hexdigest()
+
+
+def check_files(directory: Path) -> None:
+    """Raise `ConfigError` unless the adapter's files are there, and are those that training wrote."""
+    if not (directory / DESCRIPTION).exists():
+        raise ConfigError(
+            f"{directory.parent} has no adapter yet: run scripts/train.py with the same arguments."
+        )
+    if files.read_json(directory / DESCRIPTION)["adapter_digest"] != adapter_digest(directory):
+        raise ConfigError(
+            f"{directory} is damaged: its files are not those that training wrote; train again."
+        )
+
+
+def check_backbone(model: nn.Module, directory: Path) -> None:
+    """Raise `ConfigError` if the adapter's description names other backbone weights than `model`'s."""
+    about = directory / DESCRIPTION
+    wanted = files.read_json(about).get("weights_digest") if about.exists() else None
+    if wanted and wanted != (found := weights_digest(model)):
+        raise ConfigError(
+            f"{directory}: the adapter was trained on other weights (digest {wanted[:12]}, these "
+            f"have {found[:12]}); set backbone.revision or backbone.path to its own backbone."
+        )

@@ -15,26 +15,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from dypam.tuner.digest import weights_digest
-
-__all__ = [
-    "checkpoint_activations",
-    "load_backbone",
-    "load_tokenizer",
-    "location",
-    "meta_model",
-    "random_backbone",
-    "weights_digest",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "weights_digest":
-        from dypam.tuner.digest import weights_digest
-
-        return weights_digest
-    raise AttributeError(f"module 'dypam.backbone' has no attribute {name!r}")
-
 
 def location(backbone: Backbone, runtime: Runtime) -> str:
     """Return the local directory or the hub's name that the backbone is loaded from.

@@ -22,8 +22,9 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file
 from torch import nn
 
+from dypam.adapter import DESCRIPTION, check_backbone
 from dypam.config import ConfigError
-from dypam.files import read_json, write_json
+from dypam.files import write_json
 from dypam.method import Method, RunContext
 from dypam.tuner.digest import weights_digest
 
@@ -34,7 +35,6 @@ MERGE_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-
 """Largest change of the logits by merging, relative to their maximum, by the backbone's dtype."""
 
 WEIGHTS = "adapter_model.safetensors"
-BACKBONE = "backbone.json"
 ADAPTER = "default"
 
 
@@ -117,7 +117,7 @@ class PeftMethod(Method):
     def save(self, model: nn.Module, directory: Path) -> None:
         """Write the adapter in PEFT's own format (`PeftModel.from_pretrained` reads it), and whose it is."""
         _peft(model).save_pretrained(str(directory), save_embedding_layers=False)
-        write_json(directory / BACKBONE, {"weights_digest": weights_digest(model)})
+        write_json(directory / DESCRIPTION, {"weights_digest": weights_digest(model)})
 
     def load(self, model: nn.Module, directory: Path) -> nn.Module:
         """Attach a saved adapter to a bare backbone.
@@ -180,17 +180,6 @@ class PeftMethod(Method):
             if not self.everywhere and NOT_TEXT.fullmatch(name):
                 parameter.requires_grad_(False)
         return adapted
-
-
-def check_backbone(model: nn.Module, directory: Path) -> None:
-    """Raise `ConfigError` if the adapter's record names other backbone weights than `model`'s."""
-    record = directory / BACKBONE
-    wanted = read_json(record).get("weights_digest") if record.exists() else None
-    if wanted and wanted != (found := weights_digest(model)):
-        raise ConfigError(
-            f"{directory}: the adapter was trained on other weights ({wanted[:12]}, these are "
-            f"{found[:12]}); load it on its own backbone."
-        )
 
 
 def check_match(saved: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], source: Path) -> None:

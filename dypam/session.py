@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from dypam import distributed, engine, machine, precision, schedule
-from dypam.backbone import checkpoint_activations, load_backbone, weights_digest
+from dypam.backbone import checkpoint_activations, load_backbone
 from dypam.config import RunConfig
 from dypam.corpus import Corpus
 from dypam.loss import ResponseLoss
 from dypam.method import Method, RunContext
+from dypam.tuner.digest import weights_digest
 
 VALIDATION_BATCH = 4
 """Validation, which keeps no activations, takes this many micro-batches at a time."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from data.collate import collate, encode, pad_id
-from dypam.config import ConfigError, RunConfig
+from dypam.config import RunConfig
 from dypam.corpus import files_of
 from dypam.distributed import pick_device
 from dypam.files import append_lines, read_json, write_json
@@ -166,8 +166,8 @@ class Generator:
         import torch
         from hydra.utils import instantiate
 
-        from dypam.adapter import adapter_digest as digest_of_files
-        from dypam.backbone import load_backbone, weights_digest
+        from dypam.adapter import check_backbone, check_files
+        from dypam.backbone import load_backbone
         from dypam.precision import backbone_dtype
 
         if config.runtime.threads:
@@ -176,10 +176,8 @@ class Generator:
         precision = decode_precision(config, device)
         method = instantiate(config.method)
         adapter = Path(config.run_dir) / "adapter"
-        if method.trainable and not (adapter / "backbone.json").exists():
-            raise ConfigError(
-                f"{config.run_dir} has no adapter yet: run scripts/train.py with the same arguments."
-            )
+        if method.trainable:
+            check_files(adapter)
         model, tokenizer = load_backbone(
             config.backbone,
             dtype=backbone_dtype(precision),
@@ -187,18 +185,8 @@ class Generator:
             runtime=config.runtime,
             attn_implementation=config.train.attn_implementation,
         )
-        if (adapter / "backbone.json").exists():
-            about = read_json(adapter / "backbone.json")
-            if about["adapter_digest"] != digest_of_files(adapter):
-                raise ConfigError(
-                    f"{adapter} is damaged: its files are not those that training wrote; train again."
-                )
-            trained_on = about["weights_digest"]
-            if (found := weights_digest(model)) != trained_on:
-                raise ConfigError(
-                    f"{adapter} was trained on other weights of {config.backbone.name} (digest "
-                    f"{trained_on[:12]}, here {found[:12]}): set backbone.revision or backbone.path to those."
-                )
+        if method.trainable:
+            check_backbone(model, adapter)
         model = method.load(model, adapter)
         merged = config.decode.merge and method.trainable
         if merged:

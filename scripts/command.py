@@ -1,7 +1,7 @@
 """What every script shares: its configuration, one sentence for what is wrong with it, sweeps, `--help`.
 
-Exit codes: 0 done; 1 a failure with its traceback; 2 wrong input, or data or predictions that are not there; 3 another worker
-has the run; 75 the worker lost its lease; 130 and 143 interrupted.
+Exit codes: 0 done; 1 a failure with its traceback; 2 wrong input, or data or predictions that are not there;
+3 another worker has the run; 75 the worker lost its lease; 130 and 143 interrupted.
 """
 
 from __future__ import annotations

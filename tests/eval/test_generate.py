@@ -16,12 +16,13 @@ from transformers.utils import logging
 from data import examples
 from data.collate import collate, encode
 from dypam.adapter import save_adapter
-from dypam.backbone import load_backbone, weights_digest
+from dypam.backbone import load_backbone
 from dypam.config import Backbone, ConfigError, Decode, Prompt, RunConfig, Runtime, Train
 from dypam.files import read_lines
 from dypam.lease import Lease
 from dypam.method import RunContext
 from dypam.record import Record
+from dypam.tuner.digest import weights_digest
 from eval import generate, score
 from eval.predictions import Predictions, batches_of
 from scripts import compose

@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dypam.backbone import load_backbone, meta_model, weights_digest
+from dypam.backbone import load_backbone, meta_model
 from dypam.config import Backbone, ConfigError, Runtime
+from dypam.tuner.digest import weights_digest
 from tests.tiny import FAMILIES, tiny, tiny_config, tokens
 
 OFFLINE = Runtime(offline=True)
