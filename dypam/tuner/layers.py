@@ -87,7 +87,7 @@ class AdapterLayer(nn.Module, BaseTunerLayer):
         return [adapters[name] for name in self.active_adapters if name in adapters]
 
     def add(self, name: str, adapter: nn.Module) -> None:
-        """Add an adapter, trainable if it is active, in the mode (training, evaluation) of what is wrapped."""
+        """Add an adapter, trainable if it is active, and in the wrapped module's mode (`training`)."""
         adapter.requires_grad_(name in self.active_adapters).train(self.base_layer.training)
         getattr(self, self.slot)[name] = adapter
 
