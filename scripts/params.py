@@ -8,7 +8,6 @@ The audit covers Tables 1 and 3 and the RoSA chapter, and exits with 1 if a prin
 has a known reason.
 """
 
-import csv
 import dataclasses
 import sys
 import warnings
@@ -19,12 +18,12 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from eval.published.audit import read
 from scripts import command, compose
 
 if TYPE_CHECKING:
     from dypam.count import Counts
 
-PUBLISHED = Path(__file__).resolve().parent.parent / "eval" / "published"
 TABLES = {"Table 1": "table1_math", "Table 3": "table3_commonsense", "RoSA chapter": "rosa_commonsense"}
 CHAPTER = "RoSA chapter"
 
@@ -57,12 +56,11 @@ class Printed:
 
 def published() -> list[Printed]:
     """Return every printed Param(%) of the tables that have the column."""
-    rows = []
-    for table, name in TABLES.items():
-        with (PUBLISHED / f"{name}.csv").open() as lines:
-            for row in csv.DictReader(lines):
-                rows.append(Printed(table, row["backbone"], row["method"], row["param_pct"]))
-    return rows
+    return [
+        Printed(table, row["backbone"], row["method"], row["param_pct"])
+        for table, name in TABLES.items()
+        for row in read(name)
+    ]
 
 
 def audit() -> int:
