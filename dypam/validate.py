@@ -22,7 +22,7 @@ from dypam.config import ConfigError, RunConfig
 if TYPE_CHECKING:
     from dypam.method import Method
 
-# the formats that eval/extract.py reads
+# the formats that eval/extract.py reads; said again, as the wheel has no `data`
 ANSWERS = ("number", "letter5", "boolean", "solution2", "answer3", "answer4", "answer5", "ending4", "option2")
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

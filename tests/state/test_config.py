@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from dypam import validate
 from dypam.config import ConfigError, RunConfig, differences
 from dypam.validate import check_targets
+from eval import extract
 from tests.state.example import DROP, config
 
 A_PATH = "it becomes part of a path"
@@ -266,3 +268,8 @@ def test_unknown_fields_of_a_peft_method_are_refused_before_any_model() -> None:
     built = config(method={"_target_": "baselines.lora.LoRA", "name": "lora", "rnk": 4})
     with pytest.raises(ConfigError, match=re.escape("method.rnk")):
         check_targets(built)
+
+
+def test_answer_formats_are_those_that_are_read() -> None:
+    """Written twice, as the wheel has no `data`."""
+    assert set(validate.ANSWERS) == set(extract.FORMATS)
