@@ -156,13 +156,6 @@ def append_lines(path: Path, rows: Iterable[Mapping[str, Any]], guard: Guard | N
             os.close(descriptor)
 
 
-def rename(path: Path, final: Path, guard: Guard | None = None) -> None:
-    """Give a finished file its final name, in the same directory."""
-    with _enter(guard), reporting(final):
-        os.replace(path, final)
-        _sync_directory(final.parent)
-
-
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a JSONL file up to the first line that is torn or no JSON object; [] if missing."""
     rows: list[dict[str, Any]] = []
@@ -173,14 +166,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
                 break
             rows.append(row)
     return rows
-
-
-def cut_lines(path: Path, rows: int, guard: Guard | None = None) -> None:
-    """Shorten a JSONL file to its first `rows` lines."""
-    with _enter(guard), reporting(path), open(path, "r+b") as lines:
-        length = sum(len(line) for _, line in zip(range(rows), lines, strict=False))
-        os.ftruncate(lines.fileno(), length)
-        os.fsync(lines.fileno())
 
 
 def sha256_file(path: Path) -> str:

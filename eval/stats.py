@@ -141,12 +141,6 @@ def wilson(correct: int, n: int, level: float = 0.95) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def exact(correct: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Return the exact (Clopper–Pearson) interval of a fraction."""
-    interval = stats.binomtest(correct, n).proportion_ci(level, method="exact")
-    return float(interval.low), float(interval.high)
-
-
 def above_chance(correct: int, n: int, chance: float) -> float:
     """Return the exact binomial probability of `correct` or more right answers of n by chance alone."""
     return float(stats.binomtest(correct, n, chance, alternative="greater").pvalue)

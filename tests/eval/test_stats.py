@@ -95,14 +95,6 @@ def test_wilson_by_formula():
     assert stats.wilson(k, n) == pytest.approx((centre - half, centre + half))
 
 
-def test_exact_interval_by_its_definition():
-    low, high = stats.exact(45, 300)
-    assert scipy_stats.binom.sf(44, 300, low) == pytest.approx(0.025)
-    assert scipy_stats.binom.cdf(45, 300, high) == pytest.approx(0.025)
-    assert stats.exact(0, 10)[0] == 0
-    assert stats.exact(10, 10)[1] == 1
-
-
 def test_above_chance_by_the_sum():
     tail = sum(math.comb(20, k) * 0.25**k * 0.75 ** (20 - k) for k in range(10, 21))
     assert stats.above_chance(10, 20, 0.25) == pytest.approx(tail)

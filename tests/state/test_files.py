@@ -142,14 +142,6 @@ def test_no_rows_yet(tmp_path: Path) -> None:
     assert files.read_lines(tmp_path / "none.jsonl") == []
 
 
-@pytest.mark.parametrize("rows", [0, 1, 3, 5])
-def test_cut_lines(tmp_path: Path, rows: int) -> None:
-    path = tmp_path / "rows.jsonl"
-    files.append_lines(path, [{"id": i} for i in range(3)])
-    files.cut_lines(path, rows)
-    assert [row["id"] for row in files.read_lines(path)] == list(range(min(rows, 3)))
-
-
 def directory(path: Path, **content: str) -> Path:
     path.mkdir(parents=True)
     for name, text in content.items():

@@ -54,11 +54,14 @@ def generate(run_dir: Path, lease: Lease) -> None:
     partial = final.with_suffix(".partial.jsonl")
     rows = len(files.read_lines(partial)) // 4 * 4
     if partial.exists():
-        files.cut_lines(partial, rows, lease.guard)
+        whole = partial.read_bytes().splitlines(keepends=True)[:rows]
+        files.write_atomic(partial, b"".join(whole), lease.guard)
     for first in range(rows, 16, 4):
         batch = [{"id": f"digits/{i}", "response": turn(adapter, i)} for i in range(first, first + 4)]
         files.append_lines(partial, batch, lease.guard)
-    files.rename(partial, final, lease.guard)
+    files.write_atomic(final, partial.read_bytes(), lease.guard)
+    with lease.guard():
+        partial.unlink()
 
 
 def main() -> int:
