@@ -21,7 +21,7 @@ from dypam.files import FileError
 from dypam.lease import EXIT_CODE, LeaseHeld, LeaseLost
 from dypam.record import Preempted
 from eval.score import ScoreError
-from scripts import compose
+from scripts import compose, usage
 
 if TYPE_CHECKING:
     from eval.layout import Table
@@ -47,7 +47,7 @@ def main(stage: Stage, doc: str, done: Done = never) -> None:
     prepare_environment()
     with exit_codes():
         if flags & {"-h", "--help"}:
-            print(compose.help_text(doc))
+            print(usage.help_text(doc))
         elif not flags:
             stage(compose.run_config(overrides))
         elif flags <= {"-m", "--multirun"}:
@@ -63,7 +63,7 @@ def drawing(draw: Callable[[list[str], bool], Any], doc: str) -> None:
     flags, overrides = split(sys.argv[1:])
     with exit_codes():
         if flags & {"-h", "--help"}:
-            print(compose.help_text(doc))
+            print(usage.help_text(doc))
         elif unknown := flags - {"--pdf", "-m"}:
             name = Path(sys.argv[0]).name
             raise ConfigError(f"{' '.join(sorted(unknown))} is no flag of {name}; it has --pdf and --help.")

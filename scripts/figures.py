@@ -19,7 +19,7 @@ from hydra.utils import get_method
 from dypam.config import ConfigError
 from eval.figures import style
 from eval.figures.build import Request
-from scripts import command, compose
+from scripts import command, compose, usage
 
 
 def draw(overrides: list[str]) -> list[Path]:
@@ -44,7 +44,7 @@ if __name__ == "__main__":
     flags, given = command.split(sys.argv[1:])
     with command.exit_codes():
         if flags & {"-h", "--help"}:
-            print(compose.help_text(str(__doc__)))
+            print(usage.help_text(str(__doc__)))
         elif unknown := flags - {"-m"}:
             raise ConfigError(f"{' '.join(sorted(unknown))} is no flag of figures.py; it has --help.")
         else:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dypam.config import ConfigError
 from dypam.tracking import log_drawings
-from scripts import command, compose, stages, sweep
+from scripts import command, compose, stages, sweep, usage
 
 RUN = "scripts/run.py"
 
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
     """Reproduce what is named first; return the exit code."""
     flags, given = command.split(arguments)
     if flags & {"-h", "--help"}:
-        print(compose.help_text(str(__doc__)))
+        print(usage.help_text(str(__doc__)))
         return 0
     if unknown := flags - {"-m"}:
         raise ConfigError(f"{' '.join(sorted(unknown))} is no flag of reproduce.py; it has --help.")

@@ -3,7 +3,7 @@
 import pytest
 
 from dypam.config import ConfigError
-from scripts import compose
+from scripts import compose, usage
 
 WRONG = {
     "method=dypan": "method=dypan is no choice; did you mean dypam?",
@@ -82,7 +82,7 @@ def test_a_choice_in_a_folder_of_its_group():
 
 
 def test_the_help_names_every_choice_and_value():
-    text = compose.help_text("What it does.")
+    text = usage.help_text("What it does.")
     assert text.startswith("What it does.\n")
     for name in ("gemma3-270m", "rosa_chapter/dora", "commonsense15k", "experiment="):
         assert name in text
