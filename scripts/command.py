@@ -60,15 +60,25 @@ def main(stage: Stage, doc: str, done: Done = never) -> None:
 
 def drawing(draw: Callable[[list[str], bool], Any], doc: str) -> None:
     """Run a script that draws a table: `draw(overrides, pdf)`, with `--pdf` and `--help` as its flags."""
-    flags, overrides = split(sys.argv[1:])
     with exit_codes():
-        if flags & {"-h", "--help"}:
-            print(usage.help_text(doc))
-        elif unknown := flags - {"--pdf", "-m"}:
-            name = Path(sys.argv[0]).name
-            raise ConfigError(f"{' '.join(sorted(unknown))} is no flag of {name}; it has --pdf and --help.")
-        else:
-            draw(overrides, "--pdf" in flags)
+        flags, overrides = asked(doc, "--pdf")
+        draw(overrides, "--pdf" in flags)
+
+
+def asked(doc: str, *known: str) -> tuple[set[str], list[str]]:
+    """Return the flags and overrides that a script was given; print its help and end, if that is asked for.
+
+    Raises:
+        ConfigError: a flag that is not one of `known`, `-m` (runs are named as for run.py -m) and `--help`.
+    """
+    flags, overrides = split(sys.argv[1:])
+    if flags & {"-h", "--help"}:
+        print(usage.help_text(doc))
+        sys.exit()
+    if unknown := flags - {"-m", *known}:
+        wrong, name = " ".join(sorted(unknown)), Path(sys.argv[0]).name
+        raise ConfigError(f"{wrong} is no flag of {name}; it has {' and '.join([*known, '--help'])}.")
+    return flags, overrides
 
 
 def show_table(table: Table, directory: Path, *, pdf: bool) -> list[Path]:

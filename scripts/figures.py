@@ -19,7 +19,7 @@ from hydra.utils import get_method
 from dypam.config import ConfigError
 from eval.figures import style
 from eval.figures.build import Request
-from scripts import command, compose, usage
+from scripts import command, compose
 
 
 def draw(overrides: list[str]) -> list[Path]:
@@ -41,12 +41,6 @@ def draw(overrides: list[str]) -> list[Path]:
 
 
 if __name__ == "__main__":
-    flags, given = command.split(sys.argv[1:])
     with command.exit_codes():
-        if flags & {"-h", "--help"}:
-            print(usage.help_text(str(__doc__)))
-        elif unknown := flags - {"-m"}:
-            raise ConfigError(f"{' '.join(sorted(unknown))} is no flag of figures.py; it has --help.")
-        else:
-            for path in draw(given):
-                print(path)
+        for path in draw(command.asked(str(__doc__))[1]):
+            print(path)

@@ -90,9 +90,5 @@ def main(overrides: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags, given = command.split(sys.argv[1:])
     with command.exit_codes():
-        if flags:
-            print(__doc__.strip())
-        else:
-            main(given)
+        main(command.asked(str(__doc__))[1])

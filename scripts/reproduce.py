@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dypam.config import ConfigError
 from dypam.tracking import log_drawings
-from scripts import command, compose, stages, sweep, usage
+from scripts import command, compose, stages, sweep
 
 RUN = "scripts/run.py"
 
@@ -69,14 +69,9 @@ def reproduce(name: str, overrides: list[str]) -> bool:
     return whole
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Reproduce what is named first; return the exit code."""
-    flags, given = command.split(arguments)
-    if flags & {"-h", "--help"}:
-        print(usage.help_text(str(__doc__)))
-        return 0
-    if unknown := flags - {"-m"}:
-        raise ConfigError(f"{' '.join(sorted(unknown))} is no flag of reproduce.py; it has --help.")
+    _, given = command.asked(str(__doc__))
     if not given or "=" in given[0]:
         raise ConfigError(f"Name an experiment first: {', '.join(compose.choices('experiment'))}.")
     return 0 if reproduce(given[0], given[1:]) else command.FAILED
@@ -85,4 +80,4 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     command.prepare_environment()
     with command.exit_codes():
-        sys.exit(main(sys.argv[1:]))
+        sys.exit(main())
