@@ -47,7 +47,7 @@ def train(config: RunConfig, lease: Lease | None) -> None:
     Raises:
         ConfigError: the configuration and the machine, the data or an earlier attempt do not fit.
         Diverged: NaN or infinity in the loss or a gradient; nothing of it is saved.
-        Preempted: SIGTERM came; there is a checkpoint of the last step.
+        Preempted: SIGTERM came; there is a checkpoint of the last step, or training is done.
     """
     device = distributed.pick_device(config.runtime.device)
     if config.runtime.threads:
@@ -57,14 +57,17 @@ def train(config: RunConfig, lease: Lease | None) -> None:
     record = Record.open(config.run_dir, config, lease)
     if distributed.broadcast(record.finished("train")):
         return
+    stopped = False
     with record.stage("train"):
         # another instance: attaching it to a model without weights leaves traces in a method
         record.update(parameters=vars(count(validate.check_targets(config), config.backbone)))
         if method.trainable:
-            Trainer(config, method, lease, record, device).run()
+            stopped = Trainer(config, method, lease, record, device).run()
     machine.release(device)
     if lease is not None:  # not before the record says that they are needed no more
         Checkpoints(config.run_dir, lease).clear()
+    if stopped:
+        raise Preempted
 
 
 class Trainer:
@@ -83,8 +86,11 @@ class Trainer:
             self.session = Session(config, method, device)
         record.update(**self.session.describe())
 
-    def run(self) -> None:
-        """Train from the last whole checkpoint, or the beginning, to the end."""
+    def run(self) -> bool:
+        """Train from the last whole checkpoint, or the beginning, to the end.
+
+        Returns whether SIGTERM came too late for a checkpoint, in the last step: nothing may follow then.
+        """
         train, total = self.config.train, self.session.total
         self._resume()
         tracker = Tracker(self.config, total, self.step, mute=self.session.rank > 0)
@@ -103,6 +109,7 @@ class Trainer:
                             raise Preempted
             self._finish()
             finished = True
+            return self.asked_to_stop
         finally:
             tracker.close(failed=not finished)
             engine.close(self.session.engine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from dypam.checkpoint import Checkpoints
 from dypam.config import ConfigError, RunConfig
 from dypam.corpus import files_of
 from dypam.distributed import rank
@@ -83,6 +84,8 @@ def _prepare(config: RunConfig) -> None:
 
 def _train(config: RunConfig, lease: Lease | None) -> None:
     if Record.open(config.run_dir, config, None).finished("train"):
+        if lease:  # a worker killed just after training was recorded leaves them
+            Checkpoints(config.run_dir, lease).clear()
         return _say(f"{config.run_dir}: trained before.")
     from dypam.train import train as stage
 

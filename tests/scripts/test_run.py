@@ -92,6 +92,14 @@ def test_a_stage_that_is_done_needs_no_torch(finished, no_torch, script):
     assert done.returncode == 0, done.stderr
 
 
+def test_checkpoints_that_a_kill_left_after_training_go(finished, no_torch):
+    given, run_dir = finished
+    (run_dir / "checkpoints" / "step-000002").mkdir(parents=True)
+    done = call("scripts/run.py", *given, **no_torch)
+    assert done.returncode == 0, done.stderr
+    assert not list((run_dir / "checkpoints").iterdir())
+
+
 def test_another_configuration_in_the_same_directory_is_refused(finished, no_torch):
     given, _ = finished
     done = call("scripts/run.py", *given, "train.lr=0.5", **no_torch)

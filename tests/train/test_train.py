@@ -191,6 +191,26 @@ def test_sigterm_leaves_a_run_that_goes_on_exactly(make, monkeypatch: pytest.Mon
     assert runs.outcome(broken) == runs.outcome(whole)
 
 
+def test_sigterm_in_the_last_step_ends_the_process_with_training_done(make, monkeypatch) -> None:
+    import os
+    import signal
+
+    config, seen = make(), []
+
+    def strike(name: str) -> None:
+        seen.append(name)
+        if seen.count("train.micro_step") == 12:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("dypam.events.reach", strike)
+    with pytest.raises(Preempted):
+        runs.complete(config)
+    content = runs.record(config)
+    assert content["losses"][-1]["step"] == content["steps"] == 6
+    assert "train" in content["stages"]
+    assert content["status"] == "running"
+
+
 def test_epochs_go_over_the_training_set(make) -> None:
     content = runs.complete(make(max_steps=None, epochs=1.5, size=12, validation_size=4))
     assert content["steps"] == 3
