@@ -34,15 +34,25 @@ class Preempted(BaseException):
 
 
 def read_record(run_dir: str | Path) -> dict[str, Any] | None:
-    """Return the content of a run's record, None if it has none; `FileError` if it is damaged."""
+    """Return a run's record, None if it has none; `FileError` if it is damaged or cannot be read."""
     path = Path(run_dir) / "record.json"
     try:
         record: dict[str, Any] = files.read_json(path)
     except FileNotFoundError:
         return None
-    if not (isinstance(record, dict) and record.keys() >= EMPTY.keys()):
+    except OSError as error:
+        raise files.FileError(
+            f"{path} cannot be read ({error.strerror or error}): give `results` a folder that can be, or "
+            "correct its permissions."
+        ) from error
+    if not (isinstance(record, dict) and all(_fits(record, name) for name in EMPTY)):
         raise files.FileError(f"{path} is no run's record: restore it from a copy, or remove {path.parent}.")
     return record
+
+
+def _fits(record: dict[str, Any], name: str) -> bool:
+    """Whether a record has one of the fields of `EMPTY`, of its type."""
+    return name in record and (EMPTY[name] is None or isinstance(record[name], type(EMPTY[name])))
 
 
 def read_status(run_dir: str | Path) -> str | None:

@@ -98,7 +98,7 @@ def responses(path: Path, wanted: Expected, adapter_digest: str) -> list[str]:
     Raises:
         ScoreError: rows are missing, duplicated, damaged, or belong to another prompt, answer or adapter.
     """
-    if not path.exists():
+    if not path.is_file():
         raise ScoreError(path, ["the file is missing"])
     position = {name: index for index, name in enumerate(wanted.ids)}
     found: list[str | None] = [None] * len(position)
@@ -180,7 +180,7 @@ def score_run(
         "predictions": {name: _sha256(path) for name, path in paths.items()},
     }
     ready = ready_scores(run_dir)
-    if ready and ready.get("inputs") == inputs and set(ready["protocols"]) == set(protocols):
+    if ready and ready["inputs"] == inputs and set(ready["protocols"]) == set(protocols):
         return ready
     counts: dict[str, Any] = {protocol: {} for protocol in protocols}
     failures: list[ScoreError] = []
@@ -209,9 +209,11 @@ def ready_scores(run_dir: Path) -> dict[str, Any] | None:
     """Return what `scores.json` of a run holds, whatever it was made from; None if missing or damaged."""
     try:
         found: dict[str, Any] = orjson.loads((run_dir / "scores.json").read_bytes())
-    except (FileNotFoundError, orjson.JSONDecodeError):
+        made_from = set(found["inputs"]["predictions"].keys())
+        whole = bool(found["protocols"]) and all(s.keys() == made_from for s in found["protocols"].values())
+    except (FileNotFoundError, orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("protocols"), dict) else None
+    return found if whole else None
 
 
 def are_current(run_dir: Path) -> bool:
@@ -219,7 +221,7 @@ def are_current(run_dir: Path) -> bool:
     ready = ready_scores(run_dir)
     if ready is None:
         return False
-    digests = ready.get("inputs", {}).get("predictions", {})
+    digests = ready["inputs"]["predictions"]
     return all(_sha256(_predictions(run_dir, name)) == digest for name, digest in digests.items())
 
 
@@ -228,4 +230,4 @@ def _predictions(run_dir: Path, name: str) -> Path:
 
 
 def _sha256(path: Path) -> str | None:
-    return sha256_file(path) if path.exists() else None
+    return sha256_file(path) if path.is_file() else None

@@ -81,7 +81,7 @@ def settle(run: Run, done: command.Done) -> bool:
             record = read_record(run.config.run_dir)
             if record and record["status"] == "failed":
                 run.code, run.why = command.FAILED, f"failed before ({record.get('error')})"
-    except (ConfigError, FileError) as error:
+    except (ConfigError, FileError, OSError) as error:  # one run's files never end the others
         run.code, run.why = command.REFUSED, str(error)
     return run.code is not None
 

@@ -61,12 +61,35 @@ def test_ready_scores_are_used_until_an_input_changes(run_dir):
     assert "marked" not in again
 
 
-@pytest.mark.parametrize("torn", ["", "{", "[]", '{"protocols": 3}'])
+TORN = (
+    "",
+    "{",
+    "[]",
+    '{"protocols": 3}',
+    '{"protocols": {"paper": {}}}',
+    '{"protocols": {"paper": {}}, "inputs": []}',
+    '{"protocols": {"paper": {}}, "inputs": {"predictions": {"sums": null}}}',
+    '{"protocols": {}, "inputs": {"predictions": {}}}',
+)
+
+
+@pytest.mark.parametrize("torn", TORN)
 def test_torn_scores_are_made_again(run_dir, torn):
     toy.predict(run_dir, toy.suite(), RIGHT)
     run_dir.joinpath("scores.json").write_text(torn)
     assert not score.are_current(run_dir)
     assert score.score_run(run_dir, toy.suite(), None)["protocols"]["paper"]["sums"]["n"] == 8
+
+
+def test_a_folder_in_the_place_of_predictions_is_a_missing_file(run_dir):
+    toy.predict(run_dir, toy.suite(), RIGHT)
+    path = run_dir / "predictions" / "sums.jsonl"
+    score.score_run(run_dir, toy.suite(), None)
+    path.unlink()
+    path.mkdir()
+    assert not score.are_current(run_dir)
+    with pytest.raises(score.ScoreError, match="the file is missing"):
+        score.score_run(run_dir, toy.suite(), None)
 
 
 @pytest.mark.parametrize(

@@ -140,12 +140,26 @@ def test_how_it_runs_is_no_part_of_what_it_is(lease: Lease) -> None:
     assert record.finished("train")
 
 
-@pytest.mark.parametrize("content", ['{"status": "runn', "[]", "{}", '{"status": "finished"}', ""])
+ALL_BUT = '{"status": "finished", "stages": {}, "seconds": {}, "attempts": [], "identity": '
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"status": "runn', "[]", "{}", '{"status": "finished"}', "", ALL_BUT + "null}", ALL_BUT + "[]}"],
+)
 def test_damaged_record_is_named(lease: Lease, content: str) -> None:
     (lease.run_dir / "record.json").write_text(content)
     with pytest.raises(files.FileError, match=r"record\.json is (damaged|no run's record)") as error:
         open_record(lease)
     assert "\n" not in str(error.value)
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("")
+    with pytest.raises(
+        files.FileError, match=r"record\.json cannot be read \(Not a directory\): give `results`"
+    ):
+        read_record(tmp_path / "results" / "runs")
 
 
 def test_update_merges_and_logs_are_rewound(lease: Lease) -> None:
