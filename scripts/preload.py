@@ -8,6 +8,8 @@ import importlib
 import io
 import os
 
+from scripts.forked import MORE
+
 MODULES = (
     "datasets",
     "hydra.utils",
@@ -24,6 +26,7 @@ MODULES = (
 # DeepSpeed sets it too; without it, to look whether there is a GPU spoils it for forked processes
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 with contextlib.redirect_stdout(io.StringIO()):
-    for name in MODULES:
-        with contextlib.suppress(ImportError):  # DeepSpeed 0.18 has other modules
+    for name in (*MODULES, *filter(None, os.environ.pop(MORE, "").split(","))):
+        # DeepSpeed 0.18 has other modules; a user's broken one is for the run that needs it to tell
+        with contextlib.suppress(Exception):
             importlib.import_module(name)

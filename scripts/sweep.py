@@ -7,26 +7,25 @@ what another one works on is left to it and looked at again at the end.
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import shlex
 import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from multiprocessing import connection, forkserver
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from dypam.config import ConfigError, RunConfig, Runtime
-from dypam.files import FileError
+from dypam.config import ConfigError, RunConfig, Runtime, differences
+from dypam.files import FileError, reporting
 from dypam.lease import EXIT_CODE, Lease, LeaseHeld, held_by
 from dypam.provenance import visible_gpus
 from dypam.record import Record, read_record
 from scripts import command, compose
+from scripts.forked import fork_server, preloads
 
 HELD = (command.HELD, EXIT_CODE)
 STOPPED = {signal.SIGINT: command.INTERRUPTED, signal.SIGTERM: command.PREEMPTED}
@@ -66,10 +65,20 @@ def sweep(stage: command.Stage, done: command.Done, overrides: list[str], script
 
 
 def plan(overrides: list[str]) -> list[Run]:
-    """Return the runs that overrides mean, every one of them checked."""
-    return [
-        Run(number, job, compose.run_config(job)) for number, job in enumerate(compose.grid(overrides), 1)
-    ]
+    """Return the runs that overrides mean, every one of them checked, and each once.
+
+    Raises `ConfigError` where two that differ would share a directory.
+    """
+    runs: dict[str, Run] = {}
+    for job in compose.grid(overrides):
+        run = Run(len(runs) + 1, job, compose.run_config(job))
+        first = runs.setdefault(os.path.abspath(run.config.run_dir), run)
+        if differing := first is not run and differences(first.config.identity(), run.config.identity()):
+            raise ConfigError(
+                f"run_dir is {run.config.run_dir} for two runs that differ (run {first.number} is there, the "
+                f"other here: {'; '.join(differing)}): put what differs into run_dir or a name."
+            )
+    return list(runs.values())
 
 
 def settle(run: Run, done: command.Done) -> bool:
@@ -165,7 +174,7 @@ class Sweep:
 
     def _start(self, run: Run) -> None:
         if self.context is None:
-            self.context = _fork_server(preloads(run.config for run in self.runs))
+            self.context = fork_server(preloads(run.config for run in self.runs))
         slot, (here, there) = self.free.pop(), self.context.Pipe()
         config, log = run.config, None
         if self.several:
@@ -196,7 +205,8 @@ class Sweep:
         run, code = worker.run, worker.code()
         self.free.append(worker.slot)
         minutes = (time.monotonic() - worker.start) / 60
-        if code in HELD:
+        # an orphan of a fork server that was killed works on
+        if code in HELD or (code and held_by(run.config.run_dir)):
             self.held.append(run)
             return self._say(run, "another worker has it; later")
         run.code, run.why = code, worker.why()
@@ -254,27 +264,6 @@ class Worker:
         return "" if self.process.exitcode == 0 else "its process vanished"
 
 
-def preloads(configs: Iterable[RunConfig]) -> list[str]:
-    """Return the modules that the fork server imports: for all runs, their methods and architectures."""
-    modules = set()
-    for config in configs:
-        calls = [config.method, config.suite.train, *(test.source for test in config.suite.tests.values())]
-        modules |= {call["_target_"].rpartition(".")[0] for call in calls}
-        family = config.backbone.architecture["model_type"].removesuffix("_text")
-        modules.add(f"transformers.models.{family}.modeling_{family}")
-    return ["scripts.preload", *sorted(modules)]
-
-
-def _fork_server(modules: list[str]) -> Any:
-    """Start a server that has imported `modules`; it must outlive the SIGTERM that ends its children."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(modules)
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    forkserver.ensure_running()
-    signal.signal(signal.SIGTERM, before)
-    return context
-
-
 def _child(
     stage: command.Stage, config: RunConfig, environment: dict[str, str], log: Path | None, line: Any
 ) -> None:
@@ -286,14 +275,24 @@ def _child(
     gc.freeze()  # what is imported stays; no need to walk through it at every collection
     command.prepare_environment()
     os.environ.update(environment)
-    if log:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        for stream in (1, 2):
-            os.dup2(output, stream)
-    code, why = command.outcome(stage, config)
+    try:
+        with reporting(log) if log else nullcontext():
+            if log:
+                _redirect(log)
+            code, why = command.outcome(stage, config)
+    except FileError as error:  # not even the reason can be written
+        code, why = command.REFUSED, f"Error: {error}"
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     line.send(why)
     sys.exit(code)
+
+
+def _redirect(log: Path) -> None:
+    """Let this process write into `log`, behind what it holds."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for stream in (1, 2):
+        os.dup2(output, stream)
 
 
 def _note_death(run: Run) -> None:

@@ -39,6 +39,9 @@ def stage(config):
         if config.seed == 5:
             Path({out!r}, "begun").write_text(str(os.getpid()))
             time.sleep(60)
+        if config.seed == 7:
+            Path({out!r}, "begun").write_text(str(os.getppid()))
+            time.sleep(4)
         Path({out!r}, str(config.seed)).write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 
 def done(config):
@@ -121,6 +124,53 @@ def test_a_run_that_another_worker_has_is_left_alone_until_it_is_given_back(scri
     assert process.returncode == 0, output
     assert output.count(f"Waiting for 1 runs that other workers have: {run_dir} is being worked on by") == 1
     assert made(tmp_path) == ["1", "3"]
+
+
+def test_a_run_whose_fork_server_was_killed_is_waited_for(script, tmp_path):
+    command = [sys.executable, script, "-m", "seed=7,3", f"results={tmp_path}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_for(tmp_path / "out/begun")
+    time.sleep(0.2)
+    os.kill(int((tmp_path / "out/begun").read_text()), signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert "seed7: another worker has it; later" in output
+    assert output.count("started") == 2
+    assert made(tmp_path) == ["3", "7", "begun"]
+
+
+def test_a_method_whose_module_is_broken_ends_its_own_runs_alone(tmp_path):
+    (tmp_path / "broken_method.py").write_text("raise RuntimeError('planted')")
+    (tmp_path / "stage.py").write_text(
+        TELL.format(root=str(ROOT)).replace(
+            "    loaded =", "    __import__(config.method['_target_'].rpartition('.')[0])\n    loaded ="
+        )
+    )
+    given = ("method=base", "method._target_=baselines.base.Base,broken_method.Mine", f"results={tmp_path}")
+    places = ("run_dir=${results}/${method._target_}", "seed=1")
+    done = call(tmp_path / "stage.py", "-m", *given, *places, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert (tmp_path / "1.json").exists()
+    assert "1 of 2 runs did not finish" in done.stderr
+    assert "RuntimeError: planted" in done.stderr
+
+
+def test_a_log_that_cannot_be_written_is_told(script, tmp_path):
+    code = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))\n"
+    code += f"sys.argv = {[str(script), '-m', 'seed=8,9', f'results={tmp_path}', 'runtime.workers=2']!r}\n"
+    done = call("-c", code + f"runpy.run_path({str(script)!r}, run_name='__main__')")
+    assert done.returncode == 1
+    assert done.stderr.count("# exit code 2: Error: ") == 2
+    assert done.stderr.count("cannot be written (File too large): free disk space") == 2
+
+
+def test_runs_that_differ_and_share_a_directory_are_refused_before_the_first(script, tmp_path):
+    done = call(script, "-m", "train.lr=0.1,0.2", f"results={tmp_path}")
+    assert done.returncode == 2
+    assert "train.lr is 0.1 there, 0.2 here): put what differs into run_dir or a name." in done.stderr
+    assert made(tmp_path) == []
+    twice = sweep.plan([f"results={tmp_path}", "seed=1,1,2"])
+    assert [(run.number, run.config.seed) for run in twice] == [(1, 1), (2, 2)]
 
 
 def wait_for(path, seconds=120):
