@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import nn
 
 from dypam import files
@@ -28,9 +29,18 @@ def save_adapter(
         run_dir: the run's directory.
         lease: the right to write there.
         about: what its description says, such as backbone and step; `adapter_digest` is added.
+
+    Raises:
+        FileError: it cannot be written; an older one is still there.
     """
     with files.staged_directory(run_dir / "adapter", lease.guard) as aside:
-        method.save(model, aside)
+        try:
+            method.save(model, aside)
+        except SafetensorError as error:  # how safetensors tells of a full disk
+            raise files.FileError(
+                f"{run_dir / 'adapter'} cannot be written ({error}): free disk space or look at the path; "
+                "the same command then goes on."
+            ) from error
         files.write_json(aside / DESCRIPTION, {**about, "adapter_digest": adapter_digest(aside)})
 
 

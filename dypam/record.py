@@ -158,7 +158,8 @@ class Record:
     def stage(self, name: str) -> Iterator[None]:
         """Run one stage: `running`, then finished; `failed` with its message, or `preempted` on SIGTERM.
 
-        A worker that lost its lease writes nothing: `LeaseLost`.  The run is finished when all `STAGES` are.
+        A run that could not write is preempted too: it goes on when there is room.  A worker that lost its
+        lease writes nothing: `LeaseLost`.  The run is finished when all `STAGES` are.
         """
         self._begin(name)
         before = self._catch_sigterm()
@@ -167,10 +168,13 @@ class Record:
                 yield
         except BaseException as error:
             with suppress(files.FileError):  # a full disk must not hide the reason
+                why = f"{type(error).__name__}: {error}"
                 if isinstance(error, Preempted | KeyboardInterrupt):
                     self._end("preempted")
+                elif isinstance(error, files.FileError):
+                    self._end("preempted", error=why)
                 else:
-                    self.fail(f"{type(error).__name__}: {error}")
+                    self.fail(why)
             raise
         finally:
             if before is not None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from dypam import distributed, precision
 from dypam.backbone import load_backbone
 from dypam.checkpoint import Checkpoints
+from dypam.files import FileError
 from dypam.lease import Lease
 from dypam.record import Preempted, Record
 from dypam.train import Diverged, Trainer
@@ -209,6 +211,23 @@ def test_sigterm_in_the_last_step_ends_the_process_with_training_done(make, monk
     assert content["losses"][-1]["step"] == content["steps"] == 6
     assert "train" in content["stages"]
     assert content["status"] == "running"
+
+
+def test_a_full_disk_is_told_and_the_run_goes_on_exactly(make) -> None:
+    whole, broken = make("whole", eval_every=1), make("broken", eval_every=1)
+    runs.complete(whole)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(FileError, match=r"adapter cannot be written \(.*File too large.*\): free disk"):
+            runs.complete(broken)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    content = runs.record(broken)
+    assert content["status"] == "preempted"
+    assert content["error"].startswith("FileError: ")
+    runs.complete(broken)
+    assert runs.outcome(broken) == runs.outcome(whole)
 
 
 def test_epochs_go_over_the_training_set(make) -> None:
