@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import difflib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -25,6 +27,8 @@ NOT_OF_A_RUN = ("table", "figure", "draws", "runs", "scale", "datasets", "bench"
 """Top-level keys that say what is done with many runs, and belong to none."""
 SCALED = ("backbone", "suite", "method")
 """The groups whose choices a scale replaces: the first two by its list, methods by files in its folder."""
+ONE = ("experiment", "scale", "hydra/launcher")
+"""What a grid has one of: an experiment brings a grid of its own."""
 
 
 def run_config(overrides: list[str]) -> RunConfig:
@@ -34,15 +38,22 @@ def run_config(overrides: list[str]) -> RunConfig:
 
 def validated(config: DictConfig) -> RunConfig:
     """Return a composed configuration as a checked `RunConfig`."""
-    try:
+    with _telling():
         plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    return RunConfig.from_resolved({str(key): plain[key] for key in plain if key not in NOT_OF_A_RUN})
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """Turn what OmegaConf cannot resolve into a sentence that names it."""
+    try:
+        yield
     except OmegaConfBaseException as error:
         where, what = getattr(error, "full_key", None) or "A value", _first_line(error)
         _, unset, key = what.partition("Missing mandatory value: ")
         fault = f"{key} is ??? (not set): give it a value." if unset else f"{where}: {what}."
         raise ConfigError(fault) from error
-    assert isinstance(plain, dict)
-    return RunConfig.from_resolved({str(key): plain[key] for key in plain if key not in NOT_OF_A_RUN})
 
 
 def table(overrides: list[str]) -> dict[str, Any]:
@@ -63,13 +74,14 @@ def experiment(overrides: list[str]) -> dict[str, Any]:
     """Return what scripts/reproduce.py does for an experiment: `runs` and `draws`."""
     _check_choices(overrides)
     config = _compose(fixed(overrides), with_hydra=False)
-    return {"runs": bool(config.runs), "draws": list(config.draws)}
+    with _telling():
+        return {"runs": bool(config.runs), "draws": list(config.draws)}
 
 
 def section(overrides: list[str], name: str) -> dict[str, Any]:
     """Return one of the top-level keys that belong to no run (`NOT_OF_A_RUN`)."""
-    plain = OmegaConf.to_container(compose(overrides)[name], resolve=True)
-    assert isinstance(plain, dict)
+    with _telling():
+        plain = OmegaConf.to_container(compose(overrides)[name], resolve=True)
     return {str(key): value for key, value in plain.items()}
 
 
@@ -155,11 +167,18 @@ def grid(overrides: list[str]) -> list[list[str]]:
     _check_choices(overrides)
     params = _compose(fixed(overrides), with_hydra=True).hydra.sweeper.get("params") or {}
     whole = [f"{key}={value}" for key, value in params.items() if not key.startswith("hydra.")]
-    return [
-        [item for item in job if not item.startswith("hydra")]
-        for batch in BasicSweeper.split_arguments(_parse(whole + overrides), None)
-        for job in batch
-    ]
+    parsed = _parse(whole + overrides)
+    for override in parsed:
+        if override.is_sweep_override() and override.key_or_group in ONE:
+            raise ConfigError(f"{override.input_line} names several: give one, and a command to each.")
+    try:
+        batches = BasicSweeper.split_arguments(parsed, None)
+    except HydraException as error:  # interval, glob
+        raise ConfigError(f"{_first_line(error)}: list the values, as in seed=1,2 or range(1,3).") from error
+    jobs = [[item for item in job if not item.startswith("hydra")] for batch in batches for job in batch]
+    if not jobs:
+        raise ConfigError(f"{' '.join(overrides)} names no run: give at least one value to each key.")
+    return jobs
 
 
 def run_dirs(overrides: list[str]) -> list[str]:
@@ -177,7 +196,8 @@ def run_dirs(overrides: list[str]) -> list[str]:
                 config[group].name = _name(group, choice)
         if (seed := _last(parsed, "seed")) is not None:
             config.seed = seed
-        found.append(str(config.run_dir))
+        with _telling():
+            found.append(str(config.run_dir))
     return found
 
 
@@ -223,14 +243,17 @@ def _parse_one(item: str) -> tuple[Override, ...]:
 
 
 def _check_choices(overrides: list[str]) -> None:
-    """Refuse a group's unknown choice, with the closest one."""
+    """Refuse a group's unknown choice, with the closest one, and a group that is left out."""
     for override in _parse(overrides):
         group = override.key_or_group
-        if override.is_delete() or not (CONFIGS / group).is_dir() or group.startswith("hydra"):
+        if not (CONFIGS / group).is_dir() or group.startswith("hydra"):
             continue
-        value = override.value()
-        known = choices(group)
-        if isinstance(value, str) and value not in known:
+        if override.is_delete() and group in SCALED:
+            raise ConfigError(f"{override.input_line} leaves no {group}; choose one, as {group}=NAME.")
+        if override.is_delete() or override.is_sweep_override() or isinstance(override.value(), dict):
+            continue
+        known, value = choices(group), override.get_value_string()
+        if override.value() not in known:
             raise ConfigError(f"{group}={value} is no choice; {_like(value, known)}")
 
 

@@ -17,6 +17,12 @@ WRONG = {
     "train.percision=bf16": "did you mean train.precision?",
     "suite.tests.gsm8k.rows=3": "suite.tests",
     "+train.lrr=1": "train.lrr (value 1) is not a known key; use lr instead.",
+    "method=[lora,dypam]": "method=[lora,dypam] is no choice; ",
+    "method=null": "method=null is no choice; ",
+    "train=5": "train=5 is no choice; ",
+    "train=[1]": "train=[1] is no choice; ",
+    "scale=[full]": "scale=[full] is no choice; ",
+    "~method": "~method leaves no method; choose one, as method=NAME.",
     "+nonsense=1": "nonsense (value 1) is not a known key",
     "~seed": "Interpolation key 'seed' not found.",
     "~prompt": "prompt is missing",
@@ -70,6 +76,32 @@ def test_an_experiment_brings_its_own_grid_and_the_command_line_may_narrow_it():
 def test_hydra_overrides_belong_to_no_run():
     (job,) = compose.grid(["hydra/launcher=slurm", "hydra.launcher.partition=gpu", "seed=3"])
     assert job == ["seed=3"]
+
+
+WRONG_GRIDS = {
+    "seed=range(3,3)": "seed=range(3,3) names no run: give at least one value",
+    "seed=interval(1,2)": "INTERVAL_SWEEP: list the values, as in seed=1,2",
+    "method=glob(*)": "list the values, as in seed=1,2",
+    "experiment=demo,table1": "experiment=demo,table1 names several: give one",
+    "hydra/launcher=here,slurm": "hydra/launcher=here,slurm names several: give one",
+    "run_dir=${nope}": "run_dir: Interpolation key 'nope' not found.",
+    "backbone=qwen3-8b,[a]": "backbone=[a] is no choice; ",
+}
+
+
+@pytest.mark.parametrize("override", WRONG_GRIDS)
+def test_what_is_wrong_with_a_grid_is_said_in_one_sentence(override):
+    with pytest.raises(ConfigError) as caught:
+        compose.run_dirs([override])
+    message = str(caught.value)
+    assert WRONG_GRIDS[override] in message
+    assert "\n" not in message
+    assert message.endswith((".", "?"))
+
+
+def test_the_drawing_that_is_left_out_is_named():
+    with pytest.raises(ConfigError, match="table: Key 'table' is not in struct"):
+        compose.table(["~table"])
 
 
 def test_a_sweep_over_an_unknown_choice_is_refused():
