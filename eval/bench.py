@@ -55,9 +55,11 @@ class Options:
             raise ConfigError(f"bench.{min(unknown)} is unknown; remove it.")
         batches = given["batches"]
         for key in ("prompt_tokens", "new_tokens", "rounds"):
-            if not isinstance(given[key], int) or given[key] < 1:
+            if type(given[key]) is not int or given[key] < 1:
                 raise ConfigError(f"bench.{key} is {given[key]!r}; give a whole number above 0.")
-        if not batches or not all(isinstance(b, int) and b > 0 for b in batches):
+        if not isinstance(given["random"], bool):
+            raise ConfigError(f"bench.random is {given['random']!r}; give true or false.")
+        if not (isinstance(batches, list) and batches and all(type(b) is int and b > 0 for b in batches)):
             raise ConfigError(f"bench.batches is {batches!r}; give batch sizes, as in [1, 32].")
         return cls(**{**given, "batches": tuple(batches)})
 

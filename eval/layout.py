@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from dypam.config import ConfigError
+from dypam.validate import NAME
 from eval import extract, stats
 from eval.aggregate import PUBLISHED_SEED
 
@@ -68,9 +69,9 @@ class Layout:
             if key not in known:
                 raise ConfigError(f"table.{key} is unknown; use one of {', '.join(sorted(known))}.")
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-        for key in ("name", "caption"):
-            if not isinstance(values.get(key), str):
-                raise ConfigError(f"table.{key} is {values.get(key)!r}; give some text.")
+        for f in fields(cls):
+            default = {} if f.default_factory is not MISSING else f.default
+            _check(f.name, values.get(f.name, default), "" if default is MISSING else default)
         layout = cls(**values)
         choices = (("show", layout.show, SHOWS), ("protocols", layout.protocols, tuple(extract.PROTOCOLS)))
         for name, chosen, allowed in (*choices, ("test", (layout.test,), stats.KINDS)):
@@ -89,6 +90,24 @@ class Layout:
                 "table.show has published numbers, but table.published names no file; give one."
             )
         return layout
+
+
+def _check(key: str, value: Any, default: Any) -> None:
+    """Raise `ConfigError` unless a value of a layout is of its default's kind."""
+    kinds: dict[type, tuple[bool, str]] = {
+        bool: (isinstance(value, bool), "true or false"),
+        int: (type(value) is int and value >= 0, "a whole number of at least 0"),
+        tuple: (isinstance(value, tuple) and bool(value or not default), "a list with something in it"),
+        str: (isinstance(value, str), "some text"),
+        dict: (isinstance(value, Mapping), "a mapping"),
+        type(None): (value is None or isinstance(value, str), "text or null"),
+    }
+    good, wanted = kinds[type(default)]
+    if key == "name":
+        good, wanted = good and NAME.fullmatch(value) is not None, "a plain name of a file, without a folder"
+    if not good:
+        shown = None if value is MISSING else list(value) if isinstance(value, tuple) else value
+        raise ConfigError(f"table.{key} is {shown!r}; give {wanted}.")
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,10 @@ def experiment(overrides: list[str]) -> dict[str, Any]:
 def section(overrides: list[str], name: str) -> dict[str, Any]:
     """Return one of the top-level keys that belong to no run (`NOT_OF_A_RUN`)."""
     with _telling():
-        plain = OmegaConf.to_container(compose(overrides)[name], resolve=True)
+        given = compose(overrides)[name]
+        if not OmegaConf.is_dict(given):
+            raise ConfigError(f"{name} is {given}; give a mapping of its fields.")
+        plain = OmegaConf.to_container(given, resolve=True)
     return {str(key): value for key, value in plain.items()}
 
 

@@ -101,6 +101,9 @@ def test_random_weights_need_no_hub(tmp_path):
         ({"rounds": 0}, "bench.rounds is 0; give a whole number above 0"),
         ({"batches": []}, r"bench.batches is \[\]; give batch sizes"),
         ({"batches": [0]}, r"bench.batches is \[0\]"),
+        ({"batches": 5}, "bench.batches is 5; give batch sizes"),
+        ({"rounds": True}, "bench.rounds is True; give a whole number"),
+        ({"random": "maybe"}, "bench.random is 'maybe'; give true or false"),
         ({"speed": 1}, "bench.speed is unknown"),
     ],
 )

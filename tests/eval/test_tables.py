@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 
 import pytest
@@ -333,3 +334,25 @@ def test_a_seed_is_cut_where_published_numbers_are(results, tmp_path):
 @pytest.mark.parametrize(("value", "cut"), [(33.8999, 33.8), (33.8, 33.8), (100.0, 100.0), (0.1 + 0.2, 0.3)])
 def test_cutting(value, cut):
     assert stats.cut(value, 1) == cut
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("name", "../x", "a plain name"),
+        ("name", "", "a plain name"),
+        ("caption", None, "some text"),
+        ("show", [], "a list with something in it"),
+        ("show", "mean", "a list with something in it"),
+        ("protocols", [], "a list with something in it"),
+        ("digits", -1, "a whole number of at least 0"),
+        ("digits", True, "a whole number of at least 0"),
+        ("seed", "abc", "a whole number of at least 0"),
+        ("chance", 5, "true or false"),
+        ("published", 5, "text or null"),
+        ("published_names", 5, "a mapping"),
+    ],
+)
+def test_a_wrong_value_of_a_layout_is_named(key, value, wanted):
+    with pytest.raises(ConfigError, match=re.escape(f"table.{key} is {value!r}; give {wanted}")):
+        Layout.from_config({"name": "t", "caption": "T", key: value})
