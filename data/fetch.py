@@ -105,7 +105,7 @@ def ensure(key: str, *, cache: Path, mirror: Path | str | None = None, offline: 
     entry = manifest().get(key)
     if entry is None:
         raise DataError(
-            f"No file {key!r} in data/manifest.yaml; its keys start with {sorted(manifest())[0]!r}."
+            f"No file {key!r} in data/manifest.yaml; add it there, or use a key that fetch.py --list shows."
         )
     target = Path(cache) / "data" / key
     target.parent.mkdir(parents=True, exist_ok=True)
