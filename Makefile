@@ -1,4 +1,5 @@
 # Every target does its own set-up: a virtual environment from a lock file, made once and again when the lock changes.
+# The interpreter that the environments are made from, not the one that runs things.
 PYTHON ?= python3.11
 # Where PyTorch comes from, e.g. TORCH="--index-url https://download.pytorch.org/whl/cpu" for a small CPU build.
 TORCH ?=
