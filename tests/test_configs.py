@@ -78,7 +78,7 @@ def test_every_launcher_composes(launcher):
 
 
 def test_all_backbones_are_there():
-    assert set(compose.choices("backbone")) == BACKBONES.keys()
+    assert BACKBONES.keys() <= set(compose.choices("backbone"))
 
 
 @pytest.mark.parametrize("name", BACKBONES)
