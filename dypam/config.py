@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 IDENTITY = ("backbone", "method", "suite", "prompt", "train", "decode", "seed")
+WORDS = ("label", "note", "license", "gated", "contaminated")
+"""Keys at any depth that only describe: mending them makes no other run."""
 """What two runs must share to share a directory."""
 
 
@@ -158,9 +160,11 @@ class RunConfig:
 
 
 def differences(recorded: dict[str, Any], asked: dict[str, Any], prefix: str = "") -> list[str]:
-    """Return one phrase per dotted key whose values differ between two identities."""
+    """Return one phrase per dotted key whose values differ between two identities, `WORDS` aside."""
     phrases: list[str] = []
     for key in dict.fromkeys([*recorded, *asked]):
+        if key in WORDS:
+            continue
         old, new, name = recorded.get(key), asked.get(key), f"{prefix}{key}"
         if isinstance(old, dict) and isinstance(new, dict):
             phrases += differences(old, new, f"{name}.")

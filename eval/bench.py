@@ -151,6 +151,9 @@ class Bench:
                 into.memory.append(peak)
         into.flops = into.flops or self._flops(adapted)
         self.model = adapted.unload() if hasattr(adapted, "unload") else adapted  # type: ignore[operator]
+        self.model.__dict__.pop(
+            "peft_config", None
+        )  # PEFT 0.18 leaves it there, and warns at the next method
         if [name for name, _ in self.model.named_modules()] != self._modules:
             raise ConfigError(
                 f"method {method.name}: cannot be taken off the backbone again, so it cannot be measured in "

@@ -218,7 +218,8 @@ def stage(config):
     start("cpu")
     import deepspeed
     told = {{
-        "environment": dict(os.environ),
+        # a newer DeepSpeed sets this one too
+        "environment": {{k: v for k, v in os.environ.items() if k != "PYTORCH_NVML_BASED_CUDA_CHECK"}},
         "threads": torch.get_num_threads(),
         "accelerator": deepspeed.get_accelerator().device_name(),
         "python threads": [thread.name for thread in threading.enumerate()],

@@ -214,6 +214,12 @@ def test_differences_name_dotted_keys_with_both_values() -> None:
     assert differences(one, one) == []
 
 
+def test_a_mended_label_makes_no_other_run() -> None:
+    one = {"method": {"name": "dypam", "label": "DyPAM"}, "suite": {"tests": {"sums": {"label": "Sums"}}}}
+    other = {"method": {"name": "dypam", "label": "ours"}, "suite": {"note": "…", "tests": {"sums": {}}}}
+    assert differences(one, other) == []
+
+
 def test_targets_are_checked_without_being_called() -> None:
     method = check_targets(config())
     assert (method.name, method.label, method.factor) == ("scale", "scale", 2.0)
