@@ -85,6 +85,7 @@ def section(overrides: list[str], name: str) -> dict[str, Any]:
         if not OmegaConf.is_dict(given):
             raise ConfigError(f"{name} is {given}; give a mapping of its fields.")
         plain = OmegaConf.to_container(given, resolve=True)
+    assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 
 
