@@ -5,7 +5,7 @@ PYTHON ?= python3.11
 TORCH ?=
 # Arguments of pytest, e.g. make test ARGS="-k extract".
 ARGS ?=
-# full = the paper's own models; nano = a rehearsal on small models trained here.
+# full = the paper's own models; another name is a file of configs/scale.
 SCALE ?= full
 
 CURRENT := .venv/.ready
@@ -25,7 +25,7 @@ demo: $(CURRENT) ## base, LoRA and DyPAM on Gemma-3-270M over minimath, and thei
 	$(RUN) scripts/run.py -m experiment=demo
 	$(RUN) scripts/table.py experiment=demo
 
-reproduce-%: $(CURRENT) ## the runs of a table or figure, then its drawing: reproduce-table1 [SCALE=nano] [ARGS=…]
+reproduce-%: $(CURRENT) ## the runs of a table or figure, then its drawing: reproduce-table1 [ARGS=…]
 	$(RUN) scripts/reproduce.py $* scale=$(SCALE) $(ARGS)
 
 list: $(CURRENT) ## every experiment: its runs, done, running, failed, left

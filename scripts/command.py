@@ -49,7 +49,7 @@ def main(stage: Stage, doc: str, done: Done = never) -> None:
         if flags & {"-h", "--help"}:
             print(usage.help_text(doc))
         elif not flags:
-            stage(compose.run_config(overrides))
+            stage(compose.run_config(compose.single(overrides)))
         elif flags <= {"-m", "--multirun"}:
             from scripts.sweep import sweep
 

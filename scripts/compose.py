@@ -185,6 +185,21 @@ def grid(overrides: list[str]) -> list[list[str]]:
     return jobs
 
 
+def single(overrides: list[str]) -> list[str]:
+    """Return the overrides of the one run that is meant without `-m`; raise `ConfigError` for a grid."""
+    if any(override.is_sweep_override() for override in _parse(overrides)):
+        return overrides  # refused, by its name, when it is composed
+    jobs = grid(overrides)
+    if len(jobs) > 1:
+        varying = set().union(*jobs) - set(jobs[0]).intersection(*jobs)
+        keys = ", ".join(sorted({override.key_or_group for override in _parse(sorted(varying))}))
+        raise ConfigError(
+            f"experiment={_last(_parse(overrides), 'experiment')} means {len(jobs)} runs: add -m to do them "
+            f"all, or choose one by {keys}."
+        )
+    return jobs[0]
+
+
 def run_dirs(overrides: list[str]) -> list[str]:
     """Return the directories of all runs that `-m` means, composing each only if it must be."""
     jobs = [expanded(job) for job in grid(overrides)]

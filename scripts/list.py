@@ -1,7 +1,7 @@
 """List every experiment: how many runs it has, how many are finished, being worked on, failed, and left.
 
   python scripts/list.py                  (= make list)
-  python scripts/list.py scale=nano results=/other/folder
+  python scripts/list.py results=/other/folder
 
 Files only; nothing is started.  Left are those never started, and those that were stopped and will go on.
 """

@@ -1,7 +1,6 @@
 """Do all that a table or figure of the paper needs: its runs, then its drawings.
 
   python scripts/reproduce.py table1                     (= make reproduce-table1)
-  python scripts/reproduce.py table1 scale=nano          (a rehearsal on small models; half an hour on a CPU)
   python scripts/reproduce.py figure4 runtime.workers=2 hydra/launcher=slurm
 
 NAME is a file of configs/experiment; any override of run.py -m may follow.  Stopped at any moment, the same

@@ -135,3 +135,13 @@ def test_the_help_names_every_choice_and_value():
 )
 def test_the_directories_of_a_grid_are_those_of_its_runs(given):
     assert compose.run_dirs(given) == [compose.run_config(job).run_dir for job in compose.grid(given)]
+
+
+def test_a_grid_needs_m_or_a_choice():
+    message = (
+        "experiment=table1 means 150 runs: add -m to do them all, or choose one by backbone, method, seed."
+    )
+    with pytest.raises(ConfigError, match=message):
+        compose.single(["experiment=table1"])
+    assert "method=lora" in compose.single(["experiment=demo", "method=lora"])
+    assert compose.single(["method=lora"]) == ["method=lora"]
