@@ -120,6 +120,19 @@ def _source(backbone: Backbone, runtime: Runtime) -> dict[str, Any]:
     }
 
 
+def check_architecture(model: nn.Module, backbone: Backbone) -> None:
+    """Raise `ConfigError` unless the YAML's numbers give a model of the size of the one loaded.
+
+    Parameters are counted, and runs planned, from the YAML alone; a wrong one would go into every record.
+    """
+    loaded, said = (sum(p.numel() for p in one.parameters()) for one in (model, meta_model(backbone)))
+    if loaded != said:
+        raise ConfigError(
+            f"backbone {backbone.name}: its checkpoint has {loaded:,} parameters, and {said:,} by "
+            "backbone.architecture; put the numbers of the checkpoint's config.json there."
+        )
+
+
 def _contiguous_head(model: nn.Module) -> nn.Module:
     """Let the output embedding copy what it is given if that is a slice.
 

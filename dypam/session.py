@@ -6,10 +6,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from dypam import distributed, engine, machine, precision, schedule
-from dypam.backbone import checkpoint_activations, load_backbone
-from dypam.config import RunConfig
+from dypam.backbone import check_architecture, checkpoint_activations, load_backbone
+from dypam.config import ConfigError, RunConfig
 from dypam.corpus import Corpus
 from dypam.loss import ResponseLoss
 from dypam.method import Method, RunContext
@@ -45,11 +46,16 @@ class Session:
             runtime=config.runtime,
             attn_implementation=config.train.attn_implementation,
         )
+        check_architecture(backbone, config.backbone)
         self.digest = weights_digest(backbone)
         self.corpus = Corpus.load(config, tokenizer)
         self.total = schedule.total_steps(config.train, len(self.corpus.train))
         machine.seed(config.seed)
         self.model = method.attach(backbone, RunContext(config.seed, self.total))
+        if not isinstance(self.model, nn.Module):
+            raise ConfigError(
+                f"method {method.name}: attach returned {self.model!r}; let it return the adapted model."
+            )
         precision.keep_trained_in_fp32(self.model)
         if config.train.gradient_checkpointing:
             checkpoint_activations(self.model)

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dypam.backbone import load_backbone, meta_model
+from dypam.backbone import check_architecture, load_backbone, meta_model
 from dypam.config import Backbone, ConfigError, Runtime
 from dypam.tuner.digest import weights_digest
 from tests.tiny import FAMILIES, tiny, tiny_config, tokens
@@ -160,6 +160,17 @@ def test_code_of_a_checkpoint_is_never_run(tiny_backbone_dir, tmp_path: Path) ->
     (hostile / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     assert "cannot be loaded" in refusal(backbone(hostile))
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_architecture_of_another_size_than_the_checkpoint_is_refused(family: str) -> None:
+    fields = {key: value for key, value in tiny_config(family).to_dict().items() if value is not None}
+    check_architecture(tiny(family), Backbone("tiny", "Tiny", "", fields))
+    deeper = {**fields, "num_hidden_layers": 3, "layer_types": None}
+    with pytest.raises(
+        ConfigError, match=r"backbone tiny: its checkpoint has [\d,]+ parameters, and [\d,]+ by"
+    ):
+        check_architecture(tiny(family), Backbone("tiny", "Tiny", "", deeper))
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "bloom", "opt"])
