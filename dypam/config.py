@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 IDENTITY = ("backbone", "method", "suite", "prompt", "train", "decode", "seed")
+"""What two runs must share to share a directory."""
 WORDS = ("label", "note", "license", "gated", "contaminated")
 """Keys at any depth that only describe: mending them makes no other run."""
-"""What two runs must share to share a directory."""
 
 
 class ConfigError(ValueError):

@@ -8,7 +8,7 @@ from torch import nn
 
 from dypam.backbone import meta_model
 from dypam.config import Backbone
-from dypam.method import Method, RunContext
+from dypam.method import Method, RunContext, attached
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def count(method: Method, backbone: Backbone) -> Counts:
 
 
 def _parameters(method: Method, model: nn.Module) -> tuple[int, int]:
-    adapted = method.attach(model, RunContext(seed=0, total_steps=1000))
+    adapted = attached(method, model, RunContext(seed=0, total_steps=1000))
     return method.parameter_counts(adapted)
 
 

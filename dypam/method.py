@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dypam.config import ConfigError
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -112,3 +114,15 @@ class Method(ABC):
     def merge(self, model: nn.Module) -> nn.Module:
         """Fold the adapter into the backbone's weights, where the method allows it."""
         raise ValueError(f"method {self.name}: cannot be merged into the backbone; set decode.merge=false.")
+
+
+def attached(method: Method, model: nn.Module, run: RunContext) -> nn.Module:
+    """Return what `method.attach` returns; raise `ConfigError` if that is no model."""
+    from torch import nn
+
+    adapted = method.attach(model, run)
+    if not isinstance(adapted, nn.Module):
+        raise ConfigError(
+            f"method {method.name}: attach returned {adapted!r}; let it return the adapted model."
+        )
+    return adapted

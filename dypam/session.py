@@ -6,14 +6,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from dypam import distributed, engine, machine, precision, schedule
 from dypam.backbone import check_architecture, checkpoint_activations, load_backbone
-from dypam.config import ConfigError, RunConfig
+from dypam.config import RunConfig
 from dypam.corpus import Corpus
 from dypam.loss import ResponseLoss
-from dypam.method import Method, RunContext
+from dypam.method import Method, RunContext, attached
 from dypam.tuner.digest import weights_digest
 
 VALIDATION_BATCH = 4
@@ -51,11 +50,7 @@ class Session:
         self.corpus = Corpus.load(config, tokenizer)
         self.total = schedule.total_steps(config.train, len(self.corpus.train))
         machine.seed(config.seed)
-        self.model = method.attach(backbone, RunContext(config.seed, self.total))
-        if not isinstance(self.model, nn.Module):
-            raise ConfigError(
-                f"method {method.name}: attach returned {self.model!r}; let it return the adapted model."
-            )
+        self.model = attached(method, backbone, RunContext(config.seed, self.total))
         precision.keep_trained_in_fp32(self.model)
         if config.train.gradient_checkpointing:
             checkpoint_activations(self.model)

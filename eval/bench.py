@@ -22,7 +22,7 @@ from dypam.backbone import load_backbone, random_backbone
 from dypam.config import ConfigError, RunConfig
 from dypam.distributed import pick_device
 from dypam.machine import peak_memory, release
-from dypam.method import Method, RunContext
+from dypam.method import Method, RunContext, attached
 from dypam.precision import backbone_dtype, forward_context
 from eval.generate import decode_precision, set_greedy
 
@@ -141,7 +141,7 @@ class Bench:
 
     def turn(self, method: Method, into: Measured) -> None:
         """Attach a method, measure it at every batch size, and take it off again."""
-        adapted = method.attach(self.model, RunContext(self.seed, total_steps=1000)).eval()
+        adapted = attached(method, self.model, RunContext(self.seed, total_steps=1000)).eval()
         set_greedy(adapted, [], pad=0, max_new_tokens=self.options.new_tokens)
         for batch in self.options.batches:
             self._generate(adapted, batch, min(WARM_UP, self.options.new_tokens))

@@ -191,20 +191,23 @@ def single(overrides: list[str]) -> list[str]:
         return overrides  # refused, by its name, when it is composed
     jobs = grid(overrides)
     if len(jobs) > 1:
-        varying = set().union(*jobs) - set(jobs[0]).intersection(*jobs)
-        keys = ", ".join(sorted({override.key_or_group for override in _parse(sorted(varying))}))
         raise ConfigError(
             f"experiment={_last(_parse(overrides), 'experiment')} means {len(jobs)} runs: add -m to do them "
-            f"all, or choose one by {keys}."
+            f"all, or choose one by {', '.join(sorted(_varying(jobs)))}."
         )
     return jobs[0]
+
+
+def _varying(jobs: list[list[str]]) -> set[str]:
+    """Return the keys in which runs of a grid differ."""
+    own = set().union(*jobs) - set(jobs[0]).intersection(*jobs)
+    return {override.key_or_group for override in _parse(sorted(own))}
 
 
 def run_dirs(overrides: list[str]) -> list[str]:
     """Return the directories of all runs that `-m` means, composing each only if it must be."""
     jobs = [expanded(job) for job in grid(overrides)]
-    varying = set().union(*jobs) - set(jobs[0]).intersection(*jobs)
-    if {override.key_or_group for override in _parse(sorted(varying))} - {*SCALED, "seed"}:
+    if _varying(jobs) - {*SCALED, "seed"}:
         return [validated(_compose(job, with_hydra=False)).run_dir for job in jobs]
     config, found = _compose(jobs[0], with_hydra=False), []
     for job in jobs:

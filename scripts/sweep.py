@@ -112,12 +112,12 @@ def slots(runtime: Runtime) -> list[dict[str, str]]:
     return [{"CUDA_VISIBLE_DEVICES": found[i % len(found)]} if found else {} for i in range(number)]
 
 
-def share(runtime: Runtime, slots: int) -> int | None:
+def share(runtime: Runtime, slots: list[dict[str, str]]) -> int | None:
     """Return the threads of each run: its share of the cores where several work on a CPU without a number."""
-    on_gpu = runtime.device != "cpu" and visible_gpus()
-    if runtime.threads or on_gpu or slots < 2:
+    on_gpu = runtime.device.startswith("cuda") or any(slots)
+    if runtime.threads or on_gpu or len(slots) < 2:
         return runtime.threads
-    return max(1, len(os.sched_getaffinity(0)) // slots)
+    return max(1, len(os.sched_getaffinity(0)) // len(slots))
 
 
 class Sweep:
@@ -129,7 +129,7 @@ class Sweep:
     def __init__(self, stage: command.Stage, done: command.Done, runs: list[Run]) -> None:
         self.stage, self.done, self.runs = stage, done, runs
         self.free = slots(runs[0].config.runtime)
-        self.threads = share(runs[0].config.runtime, len(self.free))
+        self.threads = share(runs[0].config.runtime, self.free)
         self.several = len(self.free) > 1
         self.waiting: deque[Run] = deque(runs)
         self.held: list[Run] = []

@@ -17,3 +17,11 @@ def build(folder: Path, files: dict[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return folder
+
+
+def stage(folder: Path, text: str) -> Path:
+    """Return a script in `folder`, of a text with places for `root` and `out` (its traces)."""
+    (folder / "out").mkdir()
+    path = folder / "stage.py"
+    path.write_text(text.format(root=str(ROOT), out=str(folder / "out")))
+    return path

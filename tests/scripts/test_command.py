@@ -14,6 +14,7 @@ from dypam.files import FileError
 from dypam.lease import LeaseHeld
 from eval.score import ScoreError
 from scripts import command
+from tests.scripts import house
 
 ROOT = Path(__file__).parents[2]
 
@@ -123,10 +124,7 @@ def test_the_deepspeed_launchers_local_rank_is_no_override():
 
 @pytest.fixture
 def script(tmp_path):
-    (tmp_path / "out").mkdir()
-    path = tmp_path / "stage.py"
-    path.write_text(SCRIPT.format(root=str(ROOT), out=str(tmp_path / "out")))
-    return path
+    return house.stage(tmp_path, SCRIPT)
 
 
 def test_a_sweep_with_one_wrong_run_starts_none(script, tmp_path):

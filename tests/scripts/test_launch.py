@@ -4,16 +4,14 @@ import importlib.util
 
 import pytest
 
+from tests.scripts import house
 from tests.scripts.test_command import ROOT, SCRIPT, call
 from tests.scripts.test_run import overrides, read
 
 
 @pytest.fixture
 def script(tmp_path):
-    (tmp_path / "out").mkdir()
-    path = tmp_path / "stage.py"
-    path.write_text(SCRIPT.format(root=str(ROOT), out=str(tmp_path / "out")))
-    return path
+    return house.stage(tmp_path, SCRIPT)
 
 
 def sweep(script, tmp_path, *more):

@@ -15,6 +15,7 @@ from dypam import record
 from dypam.config import Runtime
 from dypam.lease import Lease
 from scripts import sweep
+from tests.scripts import house
 from tests.scripts.test_command import ROOT, call
 from tests.scripts.test_run import overrides, read
 
@@ -54,10 +55,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def script(tmp_path):
-    (tmp_path / "out").mkdir()
-    path = tmp_path / "stage.py"
-    path.write_text(SCRIPT.format(root=str(ROOT), out=str(tmp_path / "out")))
-    return path
+    return house.stage(tmp_path, SCRIPT)
 
 
 def made(tmp_path):
