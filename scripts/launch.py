@@ -15,7 +15,8 @@ from hydra.types import HydraContext, RunMode
 
 from dypam.lease import held_by
 from scripts import command, compose
-from scripts.sweep import LOOK_AGAIN, Run, settle
+from scripts.sweep import LOOK_AGAIN, settle
+from scripts.worker import Run
 
 
 def launch(stage: command.Stage, done: command.Done, runs: list[Run], overrides: list[str]) -> None:

@@ -6,43 +6,33 @@ what another one works on is left to it and looked at again at the end.
 
 from __future__ import annotations
 
-import gc
+import multiprocessing
 import os
 import shlex
 import signal
 import sys
 import time
 from collections import deque
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from dypam.config import ConfigError, RunConfig, Runtime, differences
-from dypam.files import FileError, reporting
+from dypam.config import ConfigError, Runtime, differences
+from dypam.files import FileError
 from dypam.lease import EXIT_CODE, Lease, LeaseHeld, held_by
 from dypam.provenance import visible_gpus
 from dypam.record import Record, read_record
 from scripts import command, compose
-from scripts.forked import fork_server, preloads
+from scripts.forked import CONTEXT, preloads, start
+from scripts.worker import Run, Worker, do
 
 HELD = (command.HELD, EXIT_CODE)
 STOPPED = {signal.SIGINT: command.INTERRUPTED, signal.SIGTERM: command.PREEMPTED}
 LOG = "output.log"
 LOOK_AGAIN = 2.0
 """Seconds between looks at runs that other workers have."""
-
-
-@dataclass(eq=False)
-class Run:
-    """One run of a grid: its place in it, overrides and configuration; then its exit code, and why."""
-
-    number: int
-    job: list[str]
-    config: RunConfig
-    code: int | None = None
-    why: str = ""
 
 
 def sweep(stage: command.Stage, done: command.Done, overrides: list[str], script: str) -> bool:
@@ -84,6 +74,7 @@ def plan(overrides: list[str]) -> list[Run]:
 def settle(run: Run, done: command.Done) -> bool:
     """Tell, by a look at its files, whether a run is over: finished, failed before, or not to be had."""
     try:
+        run.tried = len(run.attempts())
         if done(run.config):
             run.code = 0
         elif not run.config.runtime.retry_failed:
@@ -134,7 +125,7 @@ class Sweep:
         self.waiting: deque[Run] = deque(runs)
         self.held: list[Run] = []
         self.busy: dict[Any, Worker] = {}
-        self.context: Any = None
+        self.modules = preloads(run.config for run in runs)
         self.stopping: signal.Signals | None = None
         self.own = 0
         self._said_waiting = False
@@ -173,16 +164,14 @@ class Sweep:
                 self._start(run)
 
     def _start(self, run: Run) -> None:
-        if self.context is None:
-            self.context = fork_server(preloads(run.config for run in self.runs))
-        slot, (here, there) = self.free.pop(), self.context.Pipe()
+        slot, (here, there) = self.free.pop(), multiprocessing.Pipe()
         config, log = run.config, None
         if self.several:
             config = replace(config, runtime=replace(config.runtime, progress=False, threads=self.threads))
             log = Path(config.run_dir) / LOG
         self._say(run, f"started{f', {log}' if log else ''}")
-        process = self.context.Process(target=_child, args=(self.stage, config, slot, log, there))
-        process.start()
+        process = CONTEXT.Process(target=do, args=(self.stage, config, slot, log, there))
+        start(process, self.modules)
         there.close()
         self.busy[process.sentinel] = Worker(process, run, slot, here, time.monotonic())
         if self.stopping:  # the signal came in the middle of this
@@ -212,7 +201,7 @@ class Sweep:
         run.code, run.why = code, worker.why()
         if worker.ended_by and worker.ended_by not in STOPPED and not self.stopping:
             _note_death(run)
-        self.own += code == 0
+        self.own += code == 0 and worker.did_it()
         over = sum(run.code is not None for run in self.runs)
         outcome = "finished" if code == 0 else f"did not finish ({run.why})"
         self._say(run, f"{outcome}, {minutes:.1f} min; {over} of {len(self.runs)} done")
@@ -225,74 +214,6 @@ class Sweep:
         for worker in self.busy.values():
             worker.process.kill() if self.stopping else worker.stop()
         self.stopping = signal.Signals(number)
-
-
-@dataclass
-class Worker:
-    """A process that has a run: its slot, the line to it, and when it began."""
-
-    process: Any
-    run: Run
-    slot: dict[str, str]
-    line: Any
-    start: float
-
-    def stop(self) -> None:
-        """Ask it to stop; by a message too, as the signal is lost on a process that has only just begun."""
-        with suppress(OSError):
-            self.line.send("stop")
-        self.process.terminate()
-
-    @property
-    def ended_by(self) -> int:
-        """Return the number of the signal that ended it, 0 if it ended itself."""
-        return max(-self.process.exitcode, 0)
-
-    def code(self) -> int:
-        """Return the exit code, of a killed process as a shell has it."""
-        self.process.join()
-        code: int = self.process.exitcode
-        return 128 - code if code < 0 else code
-
-    def why(self) -> str:
-        """Return what a process that did not finish said of it, in a line."""
-        if self.ended_by:
-            name = signal.Signals(self.ended_by).name
-            return f"killed by {name}{', out of memory?' if name == 'SIGKILL' else ''}"
-        with suppress(EOFError, OSError):
-            return str(self.line.recv())
-        return "" if self.process.exitcode == 0 else "its process vanished"
-
-
-def _child(
-    stage: command.Stage, config: RunConfig, environment: dict[str, str], log: Path | None, line: Any
-) -> None:
-    """Do one run in a fresh process; Ctrl-C, which all get, is the sweep's to answer."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if line.poll():  # asked to stop while SIGTERM was still ignored, as it is by the server
-        sys.exit(command.PREEMPTED)
-    gc.freeze()  # what is imported stays; no need to walk through it at every collection
-    command.prepare_environment()
-    os.environ.update(environment)
-    try:
-        with reporting(log) if log else nullcontext():
-            if log:
-                _redirect(log)
-            code, why = command.outcome(stage, config)
-    except FileError as error:  # not even the reason can be written
-        code, why = command.REFUSED, f"Error: {error}"
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    line.send(why)
-    sys.exit(code)
-
-
-def _redirect(log: Path) -> None:
-    """Let this process write into `log`, behind what it holds."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    for stream in (1, 2):
-        os.dup2(output, stream)
 
 
 def _note_death(run: Run) -> None:

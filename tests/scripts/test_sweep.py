@@ -1,6 +1,7 @@
 """Sweeps on this machine: one process a run, shared grids, crashes and kills, the commands that go on."""
 
 import json
+import multiprocessing.forkserver
 import os
 import re
 import signal
@@ -8,13 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dypam import record
 from dypam.config import Runtime
 from dypam.lease import Lease
-from scripts import sweep
+from scripts import forked, sweep, worker
 from tests.scripts import house
 from tests.scripts.test_command import ROOT, call
 from tests.scripts.test_run import overrides, read
@@ -135,6 +137,38 @@ def test_a_run_whose_fork_server_was_killed_is_waited_for(script, tmp_path):
     assert "seed7: another worker has it; later" in output
     assert output.count("started") == 2
     assert made(tmp_path) == ["3", "7", "begun"]
+
+
+@pytest.mark.parametrize(("by", "own"), [([], True), ([1], True), ([1, 77], False), ([1, 77, 5], True)])
+def test_what_another_worker_finished_meanwhile_does_not_count_as_own(tmp_path, by, own):
+    """Process 5 began when the record held one attempt; a run that is only scored anew adds none."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    attempts = [{"stage": "train", "pid": pid} for pid in by]
+    (run_dir / "record.json").write_text(json.dumps({**record.EMPTY, "attempts": attempts}))
+    run = worker.Run(1, [], SimpleNamespace(run_dir=run_dir), tried=1)
+    assert worker.Worker(SimpleNamespace(pid=5), run, {}, None, 0.0).did_it() is own
+
+
+def test_a_server_that_dies_while_it_is_asked_is_replaced(monkeypatch):
+    server = multiprocessing.forkserver._forkserver
+    alive, asked = server.ensure_running, []
+
+    def dying():
+        asked.append(1)
+        if len(asked) != 2:  # the second question is that of the process itself: the death is not yet known
+            alive()
+        if len(asked) == 1:
+            os.kill(server._forkserver_pid, signal.SIGKILL)
+            time.sleep(0.2)
+
+    monkeypatch.setattr(server, "ensure_running", dying)
+    monkeypatch.setattr(forked.forkserver, "ensure_running", dying)
+    process = forked.CONTEXT.Process(target=time.sleep, args=(0,))
+    forked.start(process, [])
+    process.join()
+    assert process.exitcode == 0
+    assert len(asked) == 4
 
 
 def test_a_method_whose_module_is_broken_ends_its_own_runs_alone(tmp_path):
