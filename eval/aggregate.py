@@ -254,6 +254,7 @@ def _refuse_mixtures(records: dict[Key, dict[str, Any]]) -> list[str]:
         _compare(records, first, key, _shared)
         for phrase in differences(_may_vary(records[first]["identity"]), _may_vary(record["identity"])):
             varying.add(phrase.split(" is ")[0])
+    varying |= _precisions(records.values())
     notes = [f"Settings that differ between rows: {', '.join(sorted(varying))}."] if varying else []
     return notes + _code_states(records.values())
 
@@ -272,6 +273,15 @@ def _shared(identity: dict[str, Any]) -> dict[str, Any]:
 def _may_vary(identity: dict[str, Any]) -> dict[str, Any]:
     decode = {name: value for name, value in identity["decode"].items() if name not in _DECODE}
     return {"train": identity["train"], "decode": decode}
+
+
+def _precisions(records: Iterable[dict[str, Any]]) -> set[str]:
+    """Return the precisions that were not the same in fact, as `auto` is another one on another device."""
+    found: dict[str, set[str]] = {"train.precision": set(), "decode.precision": set()}
+    for record in records:
+        found["train.precision"].add(record.get("precision", {}).get("mode"))
+        found["decode.precision"].add(record.get("generation", {}).get("precision"))
+    return {name for name, values in found.items() if len(values - {None}) > 1}
 
 
 def _compare(records: dict[Key, dict[str, Any]], one: Key, other: Key, part: Any) -> None:

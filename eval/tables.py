@@ -3,7 +3,8 @@
 A table has one line for each method and each way to show it (`Layout.show`), backbone by backbone.  Rules of
 the paper: best bold, second underlined, ties share, within a backbone and a column; a star on the micro and
 macro average of `ours` where its mean is above the best baseline's and a two-sided t-test over the seeds
-gives p < 0.05.  What is missing stays visible: an empty value, and the count of missing runs in the caption.
+gives p < 0.05; none where a method lacks a seed.  What is missing stays visible: an empty value, and the count
+of missing runs in the caption.
 """
 
 from __future__ import annotations
@@ -168,14 +169,15 @@ def _stars(
         for protocol in layout.protocols:
             for column in (c for c in AVERAGES if not layout.columns or c in layout.columns):
                 every = {m: collection.by_seed(backbone, m, column, protocol) for m in grid.methods}
+                whole = all(values.keys() == set(grid.seeds) for values in every.values())
                 result = stats.star(every.pop(layout.ours), every, layout.test)
                 if result:
-                    found.append((backbone, protocol, column, result))
+                    found.append((backbone, protocol, column, whole, result))
     raw = [result.test.p for *_, result in found]
     adjusted = stats.holm(raw) if layout.holm else raw
     tests = []
-    for (backbone, protocol, column, result), p in zip(found, adjusted, strict=True):
-        due = result.significant(p)
+    for (backbone, protocol, column, whole, result), p in zip(found, adjusted, strict=True):
+        due = whole and result.significant(p)
         for line in lines:
             labels = {_variant(layout, protocol, s) if len(variants) > 1 else "" for s in ("seed", "mean")}
             own = line.ours and line.backbone == backbone and line.kind in ("seed", "mean")
@@ -188,7 +190,7 @@ def _stars(
                 line.cells[column].star = due
         names = {"test": layout.test, "backbone": backbone, "protocol": protocol, "column": column}
         numbers = {"difference": result.test.difference, "t": result.test.statistic, "df": result.test.df}
-        used = {"p": result.test.p, "p_used": p, "n": list(result.test.n), "star": due}
+        used = {"p": result.test.p, "p_used": p, "n": list(result.test.n), "complete": whole, "star": due}
         tests.append({**names, "best_baseline": result.baseline, **numbers, **used})
     return tests
 
@@ -263,6 +265,8 @@ def _words(
         name = {"student": "Student", "welch": "Welch", "paired": "paired"}[layout.test]
         adjusted = ", Holm-adjusted" if layout.holm else ""
         notes.append(f"* above the best baseline: two-sided t-test ({name}) over seeds, p < 0.05{adjusted}.")
+        if incomplete := dict.fromkeys(test["backbone"] for test in tests if not test.get("complete", True)):
+            notes.append(f"No star on {', '.join(incomplete)}, where runs are missing.")
     for test in tests:
         if test["test"] == "mcnemar":
             pair = f"{layout.ours} against {test['best_baseline']} ({test['protocol']}, n = {test['n']})"

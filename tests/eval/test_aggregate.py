@@ -124,6 +124,13 @@ def test_settings_that_may_differ_are_noted(results):
     assert gather(results).notes == ["Settings that differ between rows: train.lr."]
 
 
+def test_what_auto_stood_for_is_noted_where_it_differs(results):
+    for key, method in enumerate(GRID.methods):
+        mode = {"precision": {"mode": ("fp32", "bf16")[key % 2]}, "generation": {"precision": "fp32"}}
+        toy.change_record(run_dir(results, method), lambda r, mode=mode: r.update(mode))
+    assert gather(results).notes == ["Settings that differ between rows: train.precision."]
+
+
 def test_code_states_are_noted(results):
     change = {"git": {"commit": "b" * 40, "dirty": True}}
     toy.change_record(run_dir(results), lambda r: r["attempts"].append(change))

@@ -131,6 +131,17 @@ def test_missing_runs_stay_visible(results):
     assert "| vera | — | — | — | — |" in render.to_markdown(gone)
 
 
+def test_no_star_where_a_method_lacks_a_seed(results):
+    built = table(results, backbones=("tiny", "mini"), methods=("lora", "dypam"), show=["mean"])
+    assert line(built, "Dypam").cells["micro"].star
+    assert not line(built, "Dypam", "MINI").cells["micro"].star
+    micro = {test["backbone"]: test for test in built.tests if test["column"] == "micro"}
+    assert [micro[name]["complete"] for name in ("tiny", "mini")] == [True, False]
+    assert micro["mini"]["n"] == [3, 2]
+    assert "No star on mini, where runs are missing." in built.notes
+    assert r"*}" in render.to_latex(built)
+
+
 def test_a_table_without_any_run(results):
     collection = collect(Grid("toy", ["none"], ["lora"], [1]), results, workers=1)
     built = tables.build(collection, Layout("t", "Empty"), toy.suite().tests)
@@ -228,7 +239,7 @@ def test_latex_compiles(results, tmp_path):
     assert pdf.read_bytes().startswith(b"%PDF")
     latex = (tmp_path / "t.tex").read_text()
     assert r"\multirow{12}{*}{\textbf{MINI}}" in latex
-    assert r"\textbf{92.59 $\pm$ 3.21*}" in latex
+    assert r"\textbf{92.59 $\pm$ 3.21}" in latex
     assert r"\underline{41.67 $\pm$ 7.22}" in latex
     assert "---" in latex
 
