@@ -159,7 +159,8 @@ class Record:
         """Run one stage: `running`, then finished; `failed` with its message, or `preempted` on SIGTERM.
 
         A run that could not write is preempted too: it goes on when there is room.  A worker that lost its
-        lease writes nothing: `LeaseLost`.  The run is finished when all `STAGES` are.
+        lease writes nothing: `LeaseLost`.  A refused start (`ConfigError` before anything was done) leaves no
+        record, so that the corrected run can take its place.  The run is finished when all `STAGES` are.
         """
         self._begin(name)
         before = self._catch_sigterm()
@@ -173,6 +174,8 @@ class Record:
                     self._end("preempted")
                 elif isinstance(error, files.FileError):
                     self._end("preempted", error=why)
+                elif isinstance(error, ConfigError) and self._is_new():
+                    self._withdraw()
                 else:
                     self.fail(why)
             raise
@@ -187,6 +190,14 @@ class Record:
         self.data["stages"].pop(stage, None)
         self.data.pop("error", None)
         self.update(status="running", versions=versions(), hardware=hardware(), git=here["git"])
+
+    def _is_new(self) -> bool:
+        return len(self.data["attempts"]) == 1 and not self.data.get("losses")
+
+    def _withdraw(self) -> None:
+        if self._lease:
+            with self._lease.guard():
+                self.path.unlink(missing_ok=True)
 
     def _catch_sigterm(self) -> Any:
         """Let SIGTERM raise `Preempted`; only the main thread can. Returns the handler before."""

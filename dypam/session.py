@@ -26,7 +26,7 @@ class Session:
         corpus: tokenised examples.
         total: optimizer steps of the whole run.
         model: the backbone with the method attached; `loss` is it with its loss, `engine` trains that.
-        scored: parameters that need a gradient and are in no optimizer group (a method only looks at them).
+        untrained: parameters in no optimizer group; a method may want gradients of some at some steps.
 
     Raises:
         ConfigError: the configuration does not fit the backbone, the data or the number of processes.
@@ -64,7 +64,7 @@ class Session:
         self.loss.train()
         groups = self.method.parameter_groups(self.model)
         trained = {id(p) for group in groups for p in group["params"]}
-        self.scored = [p for p in self.model.parameters() if p.requires_grad and id(p) not in trained]
+        self.untrained = [p for p in self.model.parameters() if id(p) not in trained]
         before = precision.dtypes(self.model)
         self.engine = engine.build(self.loss, groups, train, self.batching, self.precision, self.device)
         self.rounded = precision.rounded_by(self.model, before)

@@ -146,7 +146,7 @@ class Trainer:
             session.engine.step()
         view.restore()
         self.method.after_step(session.model, view)
-        for parameter in session.scored:
+        for parameter in session.untrained:
             parameter.grad = None
         self.tokens["read"] += read
         self.tokens["supervised"] += supervised

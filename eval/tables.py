@@ -3,8 +3,8 @@
 A table has one line for each method and each way to show it (`Layout.show`), backbone by backbone.  Rules of
 the paper: best bold, second underlined, ties share, within a backbone and a column; a star on the micro and
 macro average of `ours` where its mean is above the best baseline's and a two-sided t-test over the seeds
-gives p < 0.05; none where a method lacks a seed.  What is missing stays visible: an empty value, and the count
-of missing runs in the caption.
+gives p < 0.05; none where a method lacks a seed.  What is missing stays visible: an empty value, and the
+count of missing runs in the caption.
 """
 
 from __future__ import annotations

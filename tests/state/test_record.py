@@ -71,6 +71,19 @@ def test_stage_done_again_is_not_finished_in_between(lease: Lease) -> None:
     assert read_status(lease.run_dir) == "finished"
 
 
+def test_a_refused_start_leaves_the_place_to_the_corrected_run(lease: Lease) -> None:
+    with pytest.raises(ConfigError), open_record(lease).stage("train"):
+        raise ConfigError("planted")
+    assert read_record(lease.run_dir) is None
+    record = open_record(lease, seed=8)
+    record.log("losses", {"step": 1})
+    with pytest.raises(ConfigError), record.stage("train"):
+        raise ConfigError("refused later on")
+    found = read_record(lease.run_dir)
+    assert found is not None
+    assert (found["status"], found["error"]) == ("failed", "ConfigError: refused later on")
+
+
 def test_failure_is_kept_with_its_message_and_cleared_by_the_next_attempt(lease: Lease) -> None:
     with pytest.raises(ValueError, match="loss is NaN"), open_record(lease).stage("train"):
         raise ValueError("loss is NaN at step 3")
