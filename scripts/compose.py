@@ -179,7 +179,11 @@ def grid(overrides: list[str]) -> list[list[str]]:
         batches = BasicSweeper.split_arguments(parsed, None)
     except HydraException as error:  # interval, glob
         raise ConfigError(f"{_first_line(error)}: list the values, as in seed=1,2 or range(1,3).") from error
-    jobs = [[item for item in job if not item.startswith("hydra")] for batch in batches for job in batch]
+    jobs = [
+        [item for item in job if not item.lstrip("+~").startswith("hydra")]
+        for batch in batches
+        for job in batch
+    ]
     if not jobs:
         raise ConfigError(f"{' '.join(overrides)} names no run: give at least one value to each key.")
     return jobs

@@ -79,7 +79,8 @@ def test_an_experiment_brings_its_own_grid_and_the_command_line_may_narrow_it():
 
 
 def test_hydra_overrides_belong_to_no_run():
-    (job,) = compose.grid(["hydra/launcher=slurm", "hydra.launcher.partition=gpu", "seed=3"])
+    given = ["hydra/launcher=slurm", "hydra.launcher.partition=gpu", "+hydra.launcher.x=1", "seed=3"]
+    (job,) = compose.grid(given)
     assert job == ["seed=3"]
 
 
