@@ -321,7 +321,7 @@ def test_no_adapter_is_one_sentence(tmp_path, tiny_backbone_dir):
     config = run_config(tmp_path, tiny_backbone_dir("llama"), LORA)
     with pytest.raises(ConfigError, match="has no adapter yet"):
         start(config)
-    assert Record.open(config.run_dir, config, None).status == "failed"
+    assert Record.open(config.run_dir, config, None).status is None  # nothing was done
 
 
 def test_other_weights_of_the_same_shape_are_refused(finished, tiny_backbone_dir):
