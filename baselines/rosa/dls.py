@@ -80,9 +80,8 @@ class LayerSelection:
         still = [p for i, layer in enumerate(self.layers) if i not in self.selected for p in layer.trained]
         if self.mode == "freeze":
             step.hold(still)
-        else:
-            for parameter in still:
-                step.set_grad(parameter, torch.zeros_like(parameter))
+        for parameter in still:  # it has no share in the norm that gradients are clipped to
+            step.set_grad(parameter, torch.zeros_like(parameter))
 
     def after_step(self) -> None:
         """Let the norms take part in the next step's backward, where that step chooses."""

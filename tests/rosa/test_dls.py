@@ -58,6 +58,24 @@ def test_masked_gradients_stop_no_layer() -> None:
             assert not torch.equal(new, old)
 
 
+@pytest.mark.parametrize("dls", ["freeze", "mask_gradients"])
+def test_layers_that_keep_still_have_no_share_in_the_clipped_norm(dls: str) -> None:
+    training = Training(RoSA("rosa", dls=dls, **FAST))
+    training.run(until=2)
+    norms: list[list[float]] = []
+    training.optimizer.register_step_pre_hook(
+        lambda *_: norms.append(
+            [
+                sum(float(p.grad.norm()) for p in layer.trained if p.grad is not None)
+                for layer in training.method.selection.layers
+            ]
+        )
+    )
+    training.run(until=3)
+    selected = training.method.selection.selected
+    assert [index for index, norm in enumerate(norms[-1]) if norm > 0] == selected
+
+
 def test_without_selection_all_layers_move() -> None:
     training = Training(RoSA("rosa", dls="off", **FAST))
     training.run(until=7)
