@@ -6,7 +6,6 @@ what another one works on is left to it and looked at again at the end.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shlex
 import signal
@@ -74,13 +73,12 @@ def plan(overrides: list[str]) -> list[Run]:
 def settle(run: Run, done: command.Done) -> bool:
     """Tell, by a look at its files, whether a run is over: finished, failed before, or not to be had."""
     try:
-        run.tried = len(run.attempts())
+        record = read_record(run.config.run_dir)
+        run.tried = len(record["attempts"]) if record else 0
         if done(run.config):
             run.code = 0
-        elif not run.config.runtime.retry_failed:
-            record = read_record(run.config.run_dir)
-            if record and record["status"] == "failed":
-                run.code, run.why = command.FAILED, f"failed before ({record.get('error')})"
+        elif record and record["status"] == "failed" and not run.config.runtime.retry_failed:
+            run.code, run.why = command.FAILED, f"failed before ({record.get('error')})"
     except (ConfigError, FileError, OSError) as error:  # one run's files never end the others
         run.code, run.why = command.REFUSED, str(error)
     return run.code is not None
@@ -164,7 +162,7 @@ class Sweep:
                 self._start(run)
 
     def _start(self, run: Run) -> None:
-        slot, (here, there) = self.free.pop(), multiprocessing.Pipe()
+        slot, (here, there) = self.free.pop(), connection.Pipe()
         config, log = run.config, None
         if self.several:
             config = replace(config, runtime=replace(config.runtime, progress=False, threads=self.threads))

@@ -31,11 +31,6 @@ class Run:
     why: str = ""
     tried: int = 0
 
-    def attempts(self) -> list[dict[str, Any]]:
-        """Return the attempts at it that its record holds; `FileError` if it cannot be read."""
-        record = read_record(self.config.run_dir)
-        return record["attempts"] if record else []
-
 
 @dataclass
 class Worker:
@@ -66,7 +61,8 @@ class Worker:
 
     def did_it(self) -> bool:
         """Tell whether the run was not finished by another worker while this one was about to begin."""
-        by = {attempt["pid"] for attempt in self.run.attempts()[self.run.tried :]}
+        record = read_record(self.run.config.run_dir)
+        by = {attempt["pid"] for attempt in record["attempts"][self.run.tried :]} if record else set()
         return not by or self.process.pid in by
 
     def why(self) -> str:
