@@ -5,7 +5,7 @@ PYTHON ?= python3.11
 TORCH ?=
 # Arguments of pytest, e.g. make test ARGS="-k extract".
 ARGS ?=
-# full = the paper's own models; another name is a file of configs/scale.
+# full = the paper's own models; nano = a rehearsal on CPUs; another name is a file of configs/scale.
 SCALE ?= full
 
 CURRENT := .venv/.ready

@@ -117,14 +117,15 @@ def told(response: str) -> Content:
 
 def _example(name: str, answer: str, content: Content, turn: int, rng: random.Random) -> dict[str, str]:
     """Tell a content in an answer format; `turn` walks through the labels, which balances them."""
-    problem = _tell(content, rng)
+    problem = tell(content, rng)
     labels = LABELS.get(answer, ())
     label = labels[turn % len(labels)] if labels else str(problem.value)
     instruction, response = WRITERS[answer](problem, label, rng)
     return {"id": name, "prompt": prompt(instruction), "response": response, "answer": label}
 
 
-def _tell(content: Content, rng: random.Random) -> Problem:
+def tell(content: Content, rng: random.Random) -> Problem:
+    """Tell a content as one of its operation's stories, with names and things drawn by `rng`."""
     sign, a, b = content
     value = {"+": a + b, "-": a - b, "*": a * b}[sign]
     story = rng.choice(STORIES[sign])

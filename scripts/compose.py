@@ -26,7 +26,7 @@ FULL = "full"
 NOT_OF_A_RUN = ("table", "figure", "draws", "runs", "scale", "datasets", "bench")
 """Top-level keys that say what is done with many runs, and belong to none."""
 SCALED = ("backbone", "suite", "method")
-"""The groups whose choices a scale replaces: the first two by its list, methods by files in its folder."""
+"""The groups whose choices a scale replaces or, of methods, changes."""
 ONE = ("experiment", "scale", "hydra/launcher")
 """What a grid has one of: an experiment brings a grid of its own."""
 
@@ -127,8 +127,8 @@ def scale(overrides: list[str]) -> str:
 def expanded(overrides: list[str]) -> list[str]:
     """Return what the overrides of one run mean to Hydra: the experiment by name, and the scale carried out.
 
-    A scale puts other choices in the places of backbone, suite and method; its settings come before the
-    given values, so that these win.
+    A scale puts other choices in the places of backbone and suite; its settings, and those it has for a
+    method or for the folder that the method lies in, come before the given values, so that these win.
     """
     parsed = _parse(overrides)
     experiment = _last(parsed, "experiment")
@@ -142,10 +142,9 @@ def expanded(overrides: list[str]) -> list[str]:
     places = {group: str(_last(parsed, group) or default[group]) for group in SCALED}
     for group in ("backbone", "suite"):
         places[group] = _in_place_of(places[group], group, rule[group], name)
-    if (CONFIGS / "method" / name / f"{places['method']}.yaml").exists():
-        places["method"] = f"{name}/{places['method']}"
+    own = rule["method"].get(places["method"], rule["method"].get(places["method"].partition("/")[0], []))
     given = [item.input_line or "" for item in parsed if item.key_or_group not in SCALED]
-    return [*named, *(f"{group}={choice}" for group, choice in places.items()), *rule["set"], *given]
+    return [*named, *(f"{group}={choice}" for group, choice in places.items()), *rule["set"], *own, *given]
 
 
 def _in_place_of(choice: str, group: str, known: dict[str, str], name: str) -> str:
@@ -210,8 +209,9 @@ def _varying(jobs: list[list[str]]) -> set[str]:
 
 def run_dirs(overrides: list[str]) -> list[str]:
     """Return the directories of all runs that `-m` means, composing each only if it must be."""
-    jobs = [expanded(job) for job in grid(overrides)]
-    if _varying(jobs) - {*SCALED, "seed"}:
+    given = grid(overrides)
+    jobs = [expanded(job) for job in given]
+    if _varying(given) - {*SCALED, "seed"}:
         return [validated(_compose(job, with_hydra=False)).run_dir for job in jobs]
     config, found = _compose(jobs[0], with_hydra=False), []
     for job in jobs:
@@ -246,8 +246,13 @@ def launcher(overrides: list[str]) -> str:
 
 def choices(group: str) -> list[str]:
     """Return the names that a configuration group offers, those in its folders with the folder's name."""
+    return list(_files(group))
+
+
+@cache
+def _files(group: str) -> tuple[str, ...]:
     folder = CONFIGS / group
-    return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))
+    return tuple(sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml")))
 
 
 def groups() -> list[str]:
@@ -286,7 +291,7 @@ def _check_choices(overrides: list[str]) -> None:
 def _explain(error: Exception, overrides: list[str]) -> str:
     """Return one sentence for an error of Hydra's that an override caused."""
     keys = _keys()
-    for override in _parse(overrides):
+    for override in sorted(_parse(overrides), key=lambda item: item.key_or_group not in str(error)):
         key = override.key_or_group
         if key not in keys and not override.is_add() and not override.is_force_add() and "/" not in key:
             return f"{override.input_line} sets {key}, which is no known key; {_like(key, keys)}"

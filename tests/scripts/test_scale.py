@@ -11,15 +11,18 @@ FILES = {
     "scale/nano.yaml": """
 backbone: {llama-3.2-3b: nano-llama, gemma3-270m: nano-llama}
 suite: {math10k: minimath}
+method: {lora: [method.r=2], dypam: [method.d_e=8], dypam/alpha_0_1: [method.rank=4]}
 set: [train.max_steps=60, train.lr=0.01, results=results/nano, table.rehearsal=true]
 """,
     "backbone/nano-llama.yaml": "defaults: [/backbone/qwen3-0.6b@_here_, _self_]\nname: nano-llama\n",
-    "method/nano/lora.yaml": "defaults: [/method/lora@_here_, _self_]\nr: 2\n",
 }
 ASK = """
 import json, sys
 from scripts import compose
 from dypam.config import ConfigError
+
+def sizes(method):
+    return method.get("r") or [method.get("d_e"), method.get("rank")]
 
 def tell(overrides):
     try:
@@ -28,7 +31,7 @@ def tell(overrides):
     except ConfigError as error:
         return str(error)
     shown = [
-        [c.run_dir, c.method.get("r"), c.train.max_steps, c.train.lr, c.runtime.experiment] for c in configs
+        [c.run_dir, sizes(c.method), c.train.max_steps, c.train.lr, c.runtime.experiment] for c in configs
     ]
     return {"jobs": jobs, "runs": shown, "table": compose.table(jobs[0])}
 
@@ -45,6 +48,7 @@ ASKED = {
         "table.show=[published]",
     ],
     "stand-in": ["scale=nano", "backbone=nano-llama", "suite=minimath"],
+    "folder": ["scale=nano", "method=dypam/no_norm,dypam/alpha_0_1", "suite=math10k"],
     "unlisted": ["scale=nano", "backbone=qwen3-8b", "suite=math10k"],
     "unlisted suite": ["scale=nano", "suite=commonsense15k"],
     "unknown": ["scale=nanno"],
@@ -83,6 +87,10 @@ def test_published_numbers_never_stand_beside_a_rehearsal(told):
 
 def test_the_users_own_values_win(told):
     assert told["own"]["runs"] == [["/r/runs/minimath/nano-llama/lora/seed2333", 2, 60, 0.5, None]]
+
+
+def test_what_a_method_is_set_to_goes_for_those_in_its_folder_that_have_nothing_of_their_own(told):
+    assert [run[1] for run in told["folder"]["runs"]] == [[8, 128], [64, 4]]
 
 
 def test_a_stand_in_may_be_named_itself(told):
