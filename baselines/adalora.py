@@ -14,6 +14,7 @@ import torch
 from peft import AdaLoraConfig, PeftConfig
 from torch import nn
 
+from dypam.config import ConfigError
 from dypam.method import RunContext, StepView
 from dypam.peft_method import ADAPTER, PeftMethod
 
@@ -26,7 +27,7 @@ class AdaLoRA(PeftMethod):
     The schedule (`tinit`, `tfinal`, `deltaT`) is PEFT's, by default 0, 0, 1: the budget falls cubically
     over the whole run and is the target's at its last step.  `total_step` is the run's number of optimizer
     steps.  The adapter is saved at its initial rank with zeros for what is pruned, so a reloaded model is
-    bitwise the live one.
+    bitwise the live one; the best one by validation, if from before that step, has more than the target's.
     """
 
     config_class = AdaLoraConfig
@@ -39,7 +40,13 @@ class AdaLoRA(PeftMethod):
         self._steps = 0
 
     def config(self, model: nn.Module, run: RunContext) -> PeftConfig:
-        """Return PEFT's configuration with the run's number of steps."""
+        """Return PEFT's configuration with the run's number of steps; `ConfigError` if they are too few."""
+        last = run.total_steps - int(self.fields.get("tfinal", 0))
+        if last < 2:
+            raise ConfigError(
+                f"method {self.name}: its ranks are chosen for the last time after step {last} of "
+                f"{run.total_steps}, with nothing learned before; raise train.max_steps or train.epochs."
+            )
         self.fields["total_step"] = run.total_steps
         return super().config(model, run)
 

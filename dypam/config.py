@@ -7,6 +7,8 @@ directory only if their identities are equal.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -157,6 +159,15 @@ class RunConfig:
         """Return the nested dict that two runs must share to share a directory."""
         whole = asdict(self)
         return {key: whole[key] for key in IDENTITY}
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return which known name a misspelt one means, by the whole or by its last part; None if none."""
+    names = list(known)
+    last = {name.rpartition(".")[2]: name for name in names}
+    whole = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    part = difflib.get_close_matches(word.rpartition(".")[2], list(last), n=1, cutoff=0.75)
+    return whole[0] if whole else last[part[0]] if part else None
 
 
 def differences(recorded: dict[str, Any], asked: dict[str, Any], prefix: str = "") -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from dypam.adapter import DESCRIPTION, check_backbone
-from dypam.config import ConfigError
+from dypam.config import ConfigError, closest
 from dypam.files import write_json
 from dypam.method import Method, RunContext
 from dypam.tuner.digest import weights_digest
@@ -66,8 +65,8 @@ class PeftMethod(Method):
         super().__init__(name, label)
         known = {field.name for field in dataclasses.fields(self.config_class) if field.init}
         for field in sorted(set(fields) - known):
-            like = difflib.get_close_matches(field, known, n=1)
-            advice = f"did you mean {like[0]}?" if like else "remove it."
+            like = closest(field, known)
+            advice = f"did you mean {like}?" if like else "remove it."
             raise ConfigError(f"method.{field}: {self.config_class.__name__} has no such field; {advice}")
         if seeded and self.seed_field is None:
             raise ConfigError(f"method.seeded=true: {name} has no fixed seed of its own; remove the key.")

@@ -6,7 +6,6 @@ further and imports what the `_target_`s name.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import math
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from dypam.config import ConfigError, RunConfig
+from dypam.config import ConfigError, RunConfig, closest
 
 if TYPE_CHECKING:
     from dypam.method import Method
@@ -134,8 +133,8 @@ def _show(value: Any) -> str:
 
 def _like(word: str, known: Iterable[str]) -> str:
     """Return the advice for an unknown key."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"use {close[0]} instead." if close else f"remove it, or use one of {', '.join(known)}."
+    close = closest(word, known)
+    return f"use {close} instead." if close else f"remove it, or use one of {', '.join(known)}."
 
 
 def _build(cls: type, value: Any, where: str) -> Any:

@@ -137,13 +137,16 @@ def _published(name: str) -> dict[str, dict[str, Cell]]:
     if not path.is_file():
         raise ConfigError(f"table.published is {name!r}, which does not exist; give a CSV of eval/published.")
     with open(path, newline="") as lines:
+        rows = csv.DictReader(lines)
+        if "dataset" not in (rows.fieldnames or ()):
+            raise ConfigError(f"table.published is {name!r}, which counts no data sets; give one that does.")
         return {
             row.pop("dataset"): {
                 key: Cell(text=value) if key in NO_NUMBER else _number(float(value))
                 for key, value in row.items()
                 if key != "suite"
             }
-            for row in csv.DictReader(lines)
+            for row in rows
         }
 
 

@@ -222,6 +222,8 @@ def _above_chance(collection: Collection, layout: Layout) -> list[dict[str, Any]
         run = collection.runs[Key(backbone, method, layout.seed if layout.seed in seeds else seeds[0])]
         for protocol in layout.protocols:
             for name, test in collection.suite.tests.items() if collection.suite else ():
+                if not test.chance:
+                    continue  # one right answer would be more than guessing
                 ((correct, n),) = run.counts(name, protocol)
                 p = stats.above_chance(int(correct), n, test.chance)
                 names = {"test": "above_chance", "backbone": backbone, "method": method, "protocol": protocol}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,21 +11,18 @@ from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dypam.config import ConfigError, RunConfig
 from scripts.configs import CONFIGS, chosen
+from scripts.override import SCALED, check_choices, fixed, groups, is_choice, last, like, parse
 
 FULL = "full"
 """The scale that changes nothing."""
 NOT_OF_A_RUN = ("table", "figure", "draws", "runs", "scale", "datasets", "bench")
 """Top-level keys that say what is done with many runs, and belong to none."""
-SCALED = ("backbone", "suite", "method")
-"""The groups whose choices a scale replaces or, of methods, changes."""
 ONE = ("experiment", "scale", "hydra/launcher")
 """What a grid has one of: an experiment brings a grid of its own."""
 
@@ -72,7 +68,7 @@ def figure(overrides: list[str]) -> dict[str, Any]:
 
 def experiment(overrides: list[str]) -> dict[str, Any]:
     """Return what scripts/reproduce.py does for an experiment: `runs` and `draws`."""
-    _check_choices(overrides)
+    check_choices(overrides)
     config = _compose(fixed(overrides), with_hydra=False)
     with _telling():
         return {"runs": bool(config.runs), "draws": list(config.draws)}
@@ -91,21 +87,21 @@ def section(overrides: list[str], name: str) -> dict[str, Any]:
 
 def compose(overrides: list[str], *, with_hydra: bool = False) -> DictConfig:
     """Compose `configs/config.yaml` with overrides at their scale; raise only `ConfigError`."""
-    for override in _parse(overrides):
+    for override in parse(overrides):
         if override.is_sweep_override():
             raise ConfigError(f"{override.input_line} names several runs: add -m to do them all.")
-    _check_choices(overrides)
+    check_choices(overrides)
     return _compose(expanded(overrides), with_hydra)
 
 
 def _compose(overrides: list[str], with_hydra: bool) -> DictConfig:
     """Compose as Hydra does: the chosen files, once for all runs that share them, then the values."""
-    parsed = _parse(overrides)
-    values = [item for item in parsed if not _is_choice(item)]
+    parsed = parse(overrides)
+    values = [item for item in parsed if not is_choice(item)]
     if not with_hydra:
         values = [item for item in values if not item.key_or_group.startswith("hydra.")]
     try:
-        choices = tuple(item.input_line or "" for item in parsed if _is_choice(item))
+        choices = tuple(item.input_line or "" for item in parsed if is_choice(item))
         config = copy.deepcopy(chosen(choices, with_hydra))
         ConfigLoaderImpl._apply_overrides_to_config(values, config)
     except (HydraException, OmegaConfBaseException) as error:
@@ -113,15 +109,9 @@ def _compose(overrides: list[str], with_hydra: bool) -> DictConfig:
     return config
 
 
-def _is_choice(override: Override) -> bool:
-    """Whether an override chooses a file of a group; the others set a value."""
-    key = override.key_or_group
-    return override.package is not None or "/" in key or (CONFIGS / key).is_dir()
-
-
 def scale(overrides: list[str]) -> str:
     """Return the scale that overrides choose: `full`, or the name of a rehearsal."""
-    return str(_last(_parse(overrides), "scale") or FULL)
+    return str(last(parse(overrides), "scale") or FULL)
 
 
 def expanded(overrides: list[str]) -> list[str]:
@@ -130,16 +120,16 @@ def expanded(overrides: list[str]) -> list[str]:
     A scale puts other choices in the places of backbone and suite; its settings, and those it has for a
     method or for the folder that the method lies in, come before the given values, so that these win.
     """
-    parsed = _parse(overrides)
-    experiment = _last(parsed, "experiment")
+    parsed = parse(overrides)
+    experiment = last(parsed, "experiment")
     named = [f"runtime.experiment={experiment}"] if experiment else []
     if (name := scale(overrides)) == FULL:
         return named + overrides
     rule = OmegaConf.to_container(chosen((f"scale={name}",), False).scale)
     assert isinstance(rule, dict)
-    others = tuple(i.input_line or "" for i in parsed if _is_choice(i) and i.key_or_group not in SCALED)
+    others = tuple(i.input_line or "" for i in parsed if is_choice(i) and i.key_or_group not in SCALED)
     default = chosen(others, True).hydra.runtime.choices
-    places = {group: str(_last(parsed, group) or default[group]) for group in SCALED}
+    places = {group: str(last(parsed, group) or default[group]) for group in SCALED}
     for group in ("backbone", "suite"):
         places[group] = _in_place_of(places[group], group, rule[group], name)
     own = rule["method"].get(places["method"], rule["method"].get(places["method"].partition("/")[0], []))
@@ -156,21 +146,15 @@ def _in_place_of(choice: str, group: str, known: dict[str, str], name: str) -> s
     return known.get(choice, choice)
 
 
-def _last(parsed: list[Override], key: str) -> Any:
-    """Return the value that the last override of a key gives; None without one."""
-    values = [item.value() for item in parsed if item.key_or_group == key and not item.is_delete()]
-    return values[-1] if values else None
-
-
 def grid(overrides: list[str]) -> list[list[str]]:
     """Return the overrides of every run that `-m` means, an experiment's own grid included.
 
     A scale stays among them; it takes effect when a run is composed.
     """
-    _check_choices(overrides)
+    check_choices(overrides)
     params = _compose(fixed(overrides), with_hydra=True).hydra.sweeper.get("params") or {}
     whole = [f"{key}={value}" for key, value in params.items() if not key.startswith("hydra.")]
-    parsed = _parse(whole + overrides)
+    parsed = parse(whole + overrides)
     for override in parsed:
         if override.is_sweep_override() and override.key_or_group in ONE:
             raise ConfigError(f"{override.input_line} names several: give one, and a command to each.")
@@ -190,12 +174,12 @@ def grid(overrides: list[str]) -> list[list[str]]:
 
 def single(overrides: list[str]) -> list[str]:
     """Return the overrides of the one run that is meant without `-m`; raise `ConfigError` for a grid."""
-    if any(override.is_sweep_override() for override in _parse(overrides)):
+    if any(override.is_sweep_override() for override in parse(overrides)):
         return overrides  # refused, by its name, when it is composed
     jobs = grid(overrides)
     if len(jobs) > 1:
         raise ConfigError(
-            f"experiment={_last(_parse(overrides), 'experiment')} means {len(jobs)} runs: add -m to do them "
+            f"experiment={last(parse(overrides), 'experiment')} means {len(jobs)} runs: add -m to do them "
             f"all, or choose one by {', '.join(sorted(_varying(jobs)))}."
         )
     return jobs[0]
@@ -204,7 +188,7 @@ def single(overrides: list[str]) -> list[str]:
 def _varying(jobs: list[list[str]]) -> set[str]:
     """Return the keys in which runs of a grid differ."""
     own = set().union(*jobs) - set(jobs[0]).intersection(*jobs)
-    return {override.key_or_group for override in _parse(sorted(own))}
+    return {override.key_or_group for override in parse(sorted(own))}
 
 
 def run_dirs(overrides: list[str]) -> list[str]:
@@ -215,12 +199,12 @@ def run_dirs(overrides: list[str]) -> list[str]:
         return [validated(_compose(job, with_hydra=False)).run_dir for job in jobs]
     config, found = _compose(jobs[0], with_hydra=False), []
     for job in jobs:
-        _check_choices(job)
-        parsed = _parse(job)
+        check_choices(job)
+        parsed = parse(job)
         for group in SCALED:
-            if choice := _last(parsed, group):
+            if choice := last(parsed, group):
                 config[group].name = _name(group, choice)
-        if (seed := _last(parsed, "seed")) is not None:
+        if (seed := last(parsed, "seed")) is not None:
             config.seed = seed
         with _telling():
             found.append(str(config.run_dir))
@@ -234,67 +218,18 @@ def _name(group: str, choice: str) -> str:
     return own[1] if own else str(chosen((f"{group}={choice}",))[group].name)
 
 
-def fixed(overrides: list[str]) -> list[str]:
-    """Return the overrides that all runs of a grid share."""
-    return [item.input_line or "" for item in _parse(overrides) if not item.is_sweep_override()]
-
-
 def launcher(overrides: list[str]) -> str:
     """Return the name of the Hydra launcher that the overrides choose."""
     return str(_compose(fixed(overrides), with_hydra=True).hydra.runtime.choices["hydra/launcher"])
 
 
-def choices(group: str) -> list[str]:
-    """Return the names that a configuration group offers, those in its folders with the folder's name."""
-    return list(_files(group))
-
-
-@cache
-def _files(group: str) -> tuple[str, ...]:
-    folder = CONFIGS / group
-    return tuple(sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml")))
-
-
-def groups() -> list[str]:
-    """Return the configuration groups that a run is made of."""
-    return sorted(path.name for path in CONFIGS.iterdir() if path.is_dir() and path.name != "hydra")
-
-
-def _parse(overrides: list[str]) -> list[Override]:
-    return [override for item in overrides for override in _parse_one(item)]
-
-
-@cache
-def _parse_one(item: str) -> tuple[Override, ...]:
-    try:
-        return tuple(OverridesParser.create().parse_overrides([item]))
-    except HydraException as error:
-        why = "quote its value, as in 'KEY=\"[1, 2]\"'" if "=" in item else "write KEY=VALUE"
-        raise ConfigError(f"{item} is no override that can be read: {why}.") from error
-
-
-def _check_choices(overrides: list[str]) -> None:
-    """Refuse a group's unknown choice, with the closest one, and a group that is left out."""
-    for override in _parse(overrides):
-        group = override.key_or_group
-        if not (CONFIGS / group).is_dir() or group.startswith("hydra"):
-            continue
-        if override.is_delete() and group in SCALED:
-            raise ConfigError(f"{override.input_line} leaves no {group}; choose one, as {group}=NAME.")
-        if override.is_delete() or override.is_sweep_override() or isinstance(override.value(), dict):
-            continue
-        known, value = choices(group), override.get_value_string()
-        if override.value() not in known:
-            raise ConfigError(f"{group}={value} is no choice; {_like(value, known)}")
-
-
 def _explain(error: Exception, overrides: list[str]) -> str:
     """Return one sentence for an error of Hydra's that an override caused."""
     keys = _keys()
-    for override in sorted(_parse(overrides), key=lambda item: item.key_or_group not in str(error)):
+    for override in sorted(parse(overrides), key=lambda item: item.key_or_group not in str(error)):
         key = override.key_or_group
         if key not in keys and not override.is_add() and not override.is_force_add() and "/" not in key:
-            return f"{override.input_line} sets {key}, which is no known key; {_like(key, keys)}"
+            return f"{override.input_line} sets {key}, which is no known key; {like(key, keys)}"
     known = ", ".join(getattr(error, "options", None) or [])
     return f"{_first_line(error)}; {f'there are {known}' if known else 'see --help'}."
 
@@ -313,15 +248,6 @@ def _keys() -> tuple[str, ...]:
         return found
 
     return tuple(dict.fromkeys([*groups(), *walk(config, "")]))
-
-
-def _like(word: str, known: list[str] | tuple[str, ...]) -> str:
-    last = {name.rpartition(".")[2]: name for name in known}
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6) or [
-        last[name]
-        for name in difflib.get_close_matches(word.rpartition(".")[2], list(last), n=1, cutoff=0.75)
-    ]
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}."
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext, RunMode
 
 from dypam.lease import held_by
-from scripts import command, compose
+from scripts import command, compose, override
 from scripts.sweep import LOOK_AGAIN, settle
 from scripts.worker import Run
 
@@ -26,7 +26,7 @@ def launch(stage: command.Stage, done: command.Done, runs: list[Run], overrides:
         return
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(compose.CONFIGS), version_base="1.3"):
-        launcher = _launcher(stage, compose.fixed(overrides))
+        launcher = _launcher(stage, override.fixed(overrides))
         try:
             returned = launcher.launch([compose.expanded(run.job) for run in todo], 0)
         except Exception as error:  # a job that died without a word; the others go on

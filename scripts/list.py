@@ -18,7 +18,7 @@ from dypam.config import ConfigError
 from dypam.files import FileError
 from dypam.lease import held_by
 from dypam.record import read_status
-from scripts import command, compose
+from scripts import command, compose, override
 
 
 @dataclass
@@ -61,7 +61,7 @@ def state(run_dir: str) -> str:
 
 def experiments(overrides: list[str]) -> Iterator[Experiment]:
     """Yield every experiment of `configs/experiment`; those that cannot be had at this scale say why."""
-    for name in compose.choices("experiment"):
+    for name in override.choices("experiment"):
         given = [f"experiment={name}", *overrides]
         try:
             if not compose.experiment(given)["runs"]:

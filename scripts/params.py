@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from eval.published.audit import read
-from scripts import command, compose
+from scripts import command, compose, override
 
 if TYPE_CHECKING:
     from dypam.count import Counts
@@ -41,7 +41,7 @@ class Printed:
     def overrides(self) -> list[str]:
         """The configuration that the row was run with."""
         chapter = f"rosa_chapter/{self.method}"
-        known = self.table == CHAPTER and chapter in compose.choices("method")
+        known = self.table == CHAPTER and chapter in override.choices("method")
         return [f"backbone={self.backbone}", f"method={chapter if known else self.method}"]
 
     def agrees(self, percent: float) -> bool:

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dypam.config import ConfigError
 from dypam.tracking import log_drawings
-from scripts import command, compose, stages, sweep
+from scripts import command, compose, override, stages, sweep
 
 RUN = "scripts/run.py"
 
@@ -47,7 +47,7 @@ DRAWINGS: dict[str, Callable[[list[str]], list[Path]]] = {
 
 def reproduce(name: str, overrides: list[str]) -> bool:
     """Run and draw an experiment; return whether all of it could be done."""
-    known = compose.choices("experiment")
+    known = override.choices("experiment")
     if name not in known:
         raise ConfigError(f"{name} is no experiment; there are {', '.join(known)}.")
     overrides = [f"experiment={name}", *overrides]
@@ -72,7 +72,7 @@ def main() -> int:
     """Reproduce what is named first; return the exit code."""
     _, given = command.asked(str(__doc__))
     if not given or "=" in given[0]:
-        raise ConfigError(f"Name an experiment first: {', '.join(compose.choices('experiment'))}.")
+        raise ConfigError(f"Name an experiment first: {', '.join(override.choices('experiment'))}.")
     return 0 if reproduce(given[0], given[1:]) else command.FAILED
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from scripts.compose import choices, groups
+from scripts.override import choices, groups
 from scripts.configs import CONFIGS
 
 

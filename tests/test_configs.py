@@ -6,7 +6,7 @@ import pytest
 
 from dypam.config import RunConfig
 from dypam.validate import check_targets
-from scripts import compose
+from scripts import compose, override
 
 BACKBONES = {
     "bloom-560m": 559_214_592,
@@ -29,7 +29,7 @@ BACKBONES = {
 CHOICES = [
     f"{group}={name}"
     for group in ("backbone", "method", "suite", "train", "decode", "experiment")
-    for name in compose.choices(group)
+    for name in override.choices(group)
 ]
 
 
@@ -48,8 +48,8 @@ def test_every_file_is_reached():
     """No YAML lies about that no run can name."""
     known = {
         f"{group}/{name}"
-        for group in [*compose.groups(), "hydra/launcher"]
-        for name in compose.choices(group)
+        for group in [*override.groups(), "hydra/launcher"]
+        for name in override.choices(group)
     }
     files = {str(p.relative_to(compose.CONFIGS).with_suffix("")) for p in compose.CONFIGS.rglob("*.yaml")}
     assert files == known | {"config"}
@@ -58,7 +58,7 @@ def test_every_file_is_reached():
 @pytest.mark.parametrize("group", ["backbone", "method", "suite", "testset"])
 def test_the_name_in_a_file_is_unique_in_its_group(group):
     names = []
-    for choice in compose.choices(group):
+    for choice in override.choices(group):
         if group == "testset":
             names.append(compose.compose([f"+testset@t={choice}"]).t.name)
         else:
@@ -68,7 +68,7 @@ def test_the_name_in_a_file_is_unique_in_its_group(group):
     assert not twice
 
 
-@pytest.mark.parametrize("launcher", compose.choices("hydra/launcher"))
+@pytest.mark.parametrize("launcher", override.choices("hydra/launcher"))
 def test_every_launcher_composes(launcher):
     assert compose.launcher([f"hydra/launcher={launcher}"]) == launcher
     config = compose.compose([f"hydra/launcher={launcher}"], with_hydra=True)
@@ -76,7 +76,7 @@ def test_every_launcher_composes(launcher):
 
 
 def test_all_backbones_are_there():
-    assert BACKBONES.keys() <= set(compose.choices("backbone"))
+    assert BACKBONES.keys() <= set(override.choices("backbone"))
 
 
 @pytest.mark.parametrize("name", BACKBONES)

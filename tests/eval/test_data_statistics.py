@@ -109,3 +109,5 @@ def test_wrong_options_are_refused():
         data_statistics.training_sets([], None, None, bos="none", tokens="words")
     with pytest.raises(ConfigError, match=r"x\.csv.*does not exist"):
         data_statistics.table(Layout("t", "T", published="x.csv"), [], {}, [])
+    with pytest.raises(ConfigError, match=r"table1_math\.csv.*counts no data sets"):
+        data_statistics.table(Layout("t", "T", published="table1_math.csv"), [], {}, [])

@@ -15,12 +15,12 @@ from torch.nn.functional import cross_entropy
 from dypam.method import Method, RunContext
 from dypam.step import TorchStep
 from dypam.tuner.digest import base_parameters
-from scripts import compose
+from scripts import compose, override
 from tests.tiny import V5, tiny, tokens
 
 FAMILIES = ("llama", "qwen3", "gemma3_text")
 TABLES = ("lora", "adalora", "oft", "bone", "ia3", "ln_tuning", "fourierft", "shira", "rosa", "dypam")
-METHODS = [name for name in compose.choices("method") if name != "base" and (V5 or name in TABLES)]
+METHODS = [name for name in override.choices("method") if name != "base" and (V5 or name in TABLES)]
 """Every method YAML; on the paper's stack those of Tables 1-3."""
 
 FIRST = {name for name in METHODS if "/" not in name or name.endswith(("/dora", "/boft", "/vera", "/c3a"))}
@@ -39,7 +39,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "C3A": {"block_size": 8},
     "VeRA": {"r": 8},
     "DyPAM": {"d_e": 8, "rank": 8},
-    "RoSA": {"rank": 8},
+    "RoSA": {"rank": 8, "interval": 2},
+    "RoSALoRA": {"interval": 2},
 }
 
 

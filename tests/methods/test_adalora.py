@@ -105,7 +105,9 @@ def test_resumed_from_its_state_it_goes_on_bit_for_bit():
 def test_a_schedule_longer_than_the_run_is_refused():
     with pytest.raises(ConfigError, match=r"tfinal.*tinit"):
         attached(steps=5, tinit=2, tfinal=3)
-    attached(steps=1)
+    with pytest.raises(ConfigError, match=r"after step 1 of 1, .* raise train\.max_steps"):
+        attached(steps=1)
+    attached(steps=2)
 
 
 def test_pefts_record_of_each_rank_is_frozen():

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from data import nano
 from dypam.files import sha256_file
-from scripts import compose, pretrain
+from scripts import compose, override, pretrain
 from tests.scripts.test_command import call
 
 NANO = sorted({*compose.compose(["scale=nano"]).scale.backbone.values()})
@@ -71,7 +71,7 @@ def test_a_vocabulary_that_is_too_small_is_refused(tmp_path):
 
 
 def test_every_experiment_has_its_runs_at_this_scale():
-    for experiment in compose.choices("experiment"):
+    for experiment in override.choices("experiment"):
         overrides = [f"experiment={experiment}", "scale=nano"]
         runs = compose.run_dirs(overrides)
         assert len(runs) == len(set(runs)) == len(compose.grid(overrides))

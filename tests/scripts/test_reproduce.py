@@ -6,7 +6,7 @@ import pytest
 
 from dypam import record
 from dypam.lease import Lease
-from scripts import compose, reproduce
+from scripts import compose, override, reproduce
 from tests.scripts import house
 from tests.scripts.test_command import ROOT, call
 
@@ -52,7 +52,7 @@ def test_what_cannot_be_reproduced_is_said_in_one_sentence(arguments, message):
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", compose.choices("experiment"))
+@pytest.mark.parametrize("name", override.choices("experiment"))
 def test_every_experiment_draws_something_that_can_be_drawn(name):
     drawings = compose.experiment([f"experiment={name}"])["draws"]
     assert drawings
