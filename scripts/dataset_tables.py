@@ -18,7 +18,7 @@ from dypam.config import ConfigError
 from dypam.corpus import files_of
 from eval import data_statistics
 from eval.layout import Layout
-from scripts import command, compose
+from scripts import command, compose, stages
 
 
 def draw(overrides: list[str], pdf: bool = False) -> list[Path]:
@@ -34,6 +34,7 @@ def draw(overrides: list[str], pdf: bool = False) -> list[Path]:
     def tokenizer() -> Any:
         from dypam.backbone import load_tokenizer
 
+        stages.prepare_backbone(first)
         return load_tokenizer(first.backbone, first.runtime)
 
     if options["part"] == "training":

@@ -19,14 +19,15 @@ from hydra.utils import get_method
 from dypam.config import ConfigError
 from eval.figures import style
 from eval.figures.build import Request
-from scripts import command, compose
+from scripts import command, compose, stages
 
 
 def draw(overrides: list[str]) -> list[Path]:
     """Draw the figure that `overrides` mean; return the files written."""
     jobs = compose.grid(overrides)
     figure = compose.figure(jobs[0])
-    request = Request([compose.run_config(job) for job in jobs], tuple(figure["random"]), figure["again"])
+    runs = [compose.run_config(job) for job in jobs]
+    request = Request(runs, tuple(figure["random"]), figure["again"], stages.prepare_backbone)
     options: dict[str, Any] = dict(figure["draw"])
     target = options.pop("_target_")
     try:

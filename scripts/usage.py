@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from scripts.override import choices, groups
 from scripts.configs import CONFIGS
+from scripts.override import choices, groups
 
 
 def help_text(doc: str) -> str:

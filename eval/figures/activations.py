@@ -70,10 +70,12 @@ def unevenness(values: np.ndarray) -> float:
 
 
 @style.styled
-def heterogeneity(data: Activations, part: str = "q", layer: int | None = None) -> Figure:
-    """Draw Figure 1 of one backbone for Q, K or V: (a) layers, (b) heads of a layer, (c, d) classes."""
-    depth = data.arrays[part].shape[1]
-    layer = depth // 2 if layer is None else layer
+def heterogeneity(data: Activations, part: str = "q", depth: float = 0.5) -> Figure:
+    """Draw Figure 1 of one backbone for Q, K or V: (a) layers, (b) heads of one, (c, d) classes.
+
+    That one lies at `depth`, a share of all layers.
+    """
+    layer = int(depth * data.arrays[part].shape[1])
     name = PARTS[part]
     figure = style.canvas(style.COLUMN, 4.7, [data.note])
     a, b, c, d = figure.subplots(4, 1)

@@ -34,6 +34,8 @@ class Request:
     runs: list[RunConfig]
     random: Sequence[str] = ()
     again: bool = False
+    prepare: Callable[[RunConfig], None] = lambda run: None
+    """Makes a run's backbone, if it is one that is made, before it is loaded."""
 
     @property
     def data(self) -> Path:
@@ -79,6 +81,8 @@ def _activations(request: Request, run: RunConfig) -> activations.Activations:
         from eval.figures.collect import activations as measure
         from eval.figures.collect import load
 
+        if not random:
+            request.prepare(run)
         return measure(*load(run, random=random))
 
     about = {
@@ -96,13 +100,18 @@ def position_kind(backbone: Backbone) -> str:
     return {"bloom": "alibi", "opt": "learned"}.get(backbone.architecture["model_type"], "rope")
 
 
-def heterogeneity(request: Request, parts: Sequence[str] = tuple("qkv"), layer: int | None = None) -> Figures:
-    """Return Figure 1 for each backbone: a picture each of Q, K and V, and one of the three side by side."""
+def heterogeneity(request: Request, parts: Sequence[str] = tuple("qkv"), depth: float = 0.5) -> Figures:
+    """Return Figure 1 for each backbone: a picture each of Q, K and V, and one of the three side by side.
+
+    Its heads are those of the layer at `depth`, a share of all layers.
+    """
+    if not 0 <= depth < 1:
+        raise ConfigError(f"figure.draw.depth is {depth}; give a share of the layers, 0 <= depth < 1.")
     found: Figures = {}
     for run in request.backbones:
         data = _activations(request, run)
         suffix = f"-{run.backbone.name}"
-        found |= {f"{suffix}-{part}": activations.heterogeneity(data, part, layer) for part in parts}
+        found |= {f"{suffix}-{part}": activations.heterogeneity(data, part, depth) for part in parts}
         found[f"{suffix}-qkv"] = activations.parts(data)
     return found
 

@@ -114,7 +114,7 @@ def test_chance_is_weighted_and_never_marked(results):
     p = {(t["method"], t["column"]): t["p"] for t in built.tests}
     assert p["base", "picks"] == pytest.approx(1 - 0.8**10 - 10 * 0.2 * 0.8**9)
     assert ("lora", "sums") not in p  # nothing can be guessed there
-    assert "base (paper) on 1 of 2 test sets, lora (paper) on 1 of 2" in built.notes[-2]
+    assert "base (paper) on 0 of 1 test sets, lora (paper) on 0 of 1" in built.notes[-2]
     assert (cells["sums"].value, cells["picks"].value) == (0, 20)
     assert cells["micro"].value == pytest.approx(200 / 18)
     assert cells["macro"].value == pytest.approx(10)

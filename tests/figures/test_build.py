@@ -121,3 +121,15 @@ def test_every_figure_of_the_paper_has_a_drawing_that_takes_its_options(number):
 
     options = compose.figure([f"experiment=figure{number}"])["draw"]
     signature(get_method(options.pop("_target_"))).bind(None, **options)
+
+
+def test_a_backbone_that_is_made_is_made_before_it_is_asked(tmp_path):
+    given = ["backbone=nano-bloom", "backbone.convert.steps=2", f"runtime.cache_dir={tmp_path / 'cache'}"]
+    paths = figures.draw([f"results={tmp_path}", "experiment=figure8", *given])
+    assert [path.name for path in paths] == ["figure8.pdf", "figure8.png"]
+    assert (tmp_path / "cache/backbones/nano-bloom/model.safetensors").exists()
+
+
+def test_a_layer_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"figure\.draw\.depth is 10; give a share"):
+        figures.draw([f"results={tmp_path}", "experiment=rosa_activations", "figure.draw.depth=10"])
