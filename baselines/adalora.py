@@ -41,14 +41,15 @@ class AdaLoRA(PeftMethod):
 
     def config(self, model: nn.Module, run: RunContext) -> PeftConfig:
         """Return PEFT's configuration with the run's number of steps; `ConfigError` if they are too few."""
-        last = run.total_steps - int(self.fields.get("tfinal", 0))
+        self.fields["total_step"] = run.total_steps
+        config = super().config(model, run)
+        last = run.total_steps - config.tfinal
         if last < 2:
             raise ConfigError(
                 f"method {self.name}: its ranks are chosen for the last time after step {last} of "
                 f"{run.total_steps}, with nothing learned before; raise train.max_steps or train.epochs."
             )
-        self.fields["total_step"] = run.total_steps
-        return super().config(model, run)
+        return config
 
     def prepare(self, model: nn.Module) -> None:
         """Freeze PEFT's record of each rank, which some releases leave trainable."""

@@ -85,12 +85,18 @@ def held_out(content: Content) -> bool:
 
 def _examples(name: str, topics: tuple[str, ...], size: int, rng: random.Random, *, held: bool) -> Dataset:
     """Return different examples, the topics in turn, on contents that are held out or on the others."""
+    if not isinstance(size, int) or size < 1:
+        raise DataError(f"{name}: size is {size!r}; give the number of examples, 1 or more.")
     pools = {topic: [c for c in _contents(topic) if held_out(c) == held] for topic in topics}
     rows: dict[str, dict[str, str]] = {}
-    while len(rows) < size:
+    for _ in range(100 * size):  # far more draws than are needed, if there are so many questions
+        if len(rows) == size:
+            break
         topic = topics[len(rows) % len(topics)]
         question, response, answer = _tell(topic, rng.choice(pools[topic]), rng)
         rows[question] = {"prompt": prompt(question), "response": response, "answer": answer}
+    if len(rows) < size:
+        raise DataError(f"{name}: size is {size}, and there are {len(rows)} different questions; lower it.")
     return to_dataset({"id": f"{name}/{index}", **row} for index, row in enumerate(rows.values()))
 
 

@@ -225,10 +225,10 @@ def check_targets(config: RunConfig) -> Method:
     """
     from dypam.method import Method
 
-    _check_call(config.suite.train, "suite.train", "files")
+    check_call(config.suite.train, "suite.train", "files")
     for name, test in config.suite.tests.items():
-        _check_call(test.source, f"suite.tests.{name}.source", "files")
-    target = _check_call(config.method, "method")
+        check_call(test.source, f"suite.tests.{name}.source", "files")
+    target = check_call(config.method, "method")
     if not (isinstance(target, type) and issubclass(target, Method)):
         raise ConfigError(
             f"method._target_ is {config.method['_target_']!r}; give a subclass of dypam.method.Method."
@@ -269,8 +269,11 @@ def _locate(path: str, name: str) -> Any:
         raise ConfigError(f"{name}._target_ is {path!r}, which {fault}; correct it.") from error
 
 
-def _check_call(call: dict[str, Any], name: str, *extra: str) -> Any:
-    """Return the object that `call` names, if it takes the arguments of `call` and `extra`."""
+def check_call(call: dict[str, Any], name: str, *extra: str) -> Any:
+    """Return the object that `call` names, if it takes the arguments of `call` and `extra`.
+
+    `name` is where the call stands in the configuration; `ConfigError` names it.
+    """
     target = _locate(call["_target_"], name)
     parameters = inspect.signature(target).parameters
     given = [key for key in call if key != "_target_"] + list(extra)

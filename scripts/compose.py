@@ -69,7 +69,7 @@ def figure(overrides: list[str]) -> dict[str, Any]:
 def experiment(overrides: list[str]) -> dict[str, Any]:
     """Return what scripts/reproduce.py does for an experiment: `runs` and `draws`."""
     check_choices(overrides)
-    config = _compose(fixed(overrides), with_hydra=False)
+    config = _compose(_choosing(overrides, "runs", "draws"), with_hydra=False)
     with _telling():
         return {"runs": bool(config.runs), "draws": list(config.draws)}
 
@@ -133,8 +133,22 @@ def expanded(overrides: list[str]) -> list[str]:
     for group in ("backbone", "suite"):
         places[group] = _in_place_of(places[group], group, rule[group], name)
     own = rule["method"].get(places["method"], rule["method"].get(places["method"].partition("/")[0], []))
+    asked = {item.key_or_group for item in parsed}
+    own = [setting for setting in own if parse([setting])[0].key_or_group not in asked]
     given = [item.input_line or "" for item in parsed if item.key_or_group not in SCALED]
     return [*named, *(f"{group}={choice}" for group, choice in places.items()), *rule["set"], *own, *given]
+
+
+def _choosing(overrides: list[str], *keys: str) -> list[str]:
+    """Return the choices that all runs of a grid share, Hydra's own settings and the values of `keys`.
+
+    Other values may be of keys that are there only when a scale is carried out.
+    """
+    return [
+        item.input_line or ""
+        for item in parse(fixed(overrides))
+        if is_choice(item) or item.key_or_group.startswith("hydra.") or item.key_or_group in keys
+    ]
 
 
 def _in_place_of(choice: str, group: str, known: dict[str, str], name: str) -> str:
@@ -152,7 +166,7 @@ def grid(overrides: list[str]) -> list[list[str]]:
     A scale stays among them; it takes effect when a run is composed.
     """
     check_choices(overrides)
-    params = _compose(fixed(overrides), with_hydra=True).hydra.sweeper.get("params") or {}
+    params = _compose(_choosing(overrides), with_hydra=True).hydra.sweeper.get("params") or {}
     whole = [f"{key}={value}" for key, value in params.items() if not key.startswith("hydra.")]
     parsed = parse(whole + overrides)
     for override in parsed:
@@ -220,16 +234,18 @@ def _name(group: str, choice: str) -> str:
 
 def launcher(overrides: list[str]) -> str:
     """Return the name of the Hydra launcher that the overrides choose."""
-    return str(_compose(fixed(overrides), with_hydra=True).hydra.runtime.choices["hydra/launcher"])
+    return str(_compose(_choosing(overrides), with_hydra=True).hydra.runtime.choices["hydra/launcher"])
 
 
 def _explain(error: Exception, overrides: list[str]) -> str:
     """Return one sentence for an error of Hydra's that an override caused."""
-    keys = _keys()
-    for override in sorted(parse(overrides), key=lambda item: item.key_or_group not in str(error)):
+    keys, parsed = _keys(), parse(overrides)
+    for override in [item for item in parsed if f"'{item.key_or_group}'" in str(error)] or parsed:
         key = override.key_or_group
         if key not in keys and not override.is_add() and not override.is_force_add() and "/" not in key:
-            return f"{override.input_line} sets {key}, which is no known key; {like(key, keys)}"
+            beside = [name for name in keys if name.rpartition(".")[0] == key.rpartition(".")[0]]
+            advice = like(key, keys, beside or [name for name in keys if "." not in name])
+            return f"{override.input_line} sets {key}, which is no known key; {advice}"
     known = ", ".join(getattr(error, "options", None) or [])
     return f"{_first_line(error)}; {f'there are {known}' if known else 'see --help'}."
 

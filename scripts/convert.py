@@ -1,6 +1,7 @@
 """Make a backbone that comes in no hub's format, once: `python scripts/convert.py backbone=gemma3-270m`.
 
-Its packages are only read as data: no code of theirs runs.  A backbone that is whole is not made again.
+Gemma comes from Python packages, only read as data: no code of theirs runs.  Nano backbones are trained, by
+scripts/pretrain.py.  A backbone that is whole is not made again.
 """
 
 from __future__ import annotations

@@ -76,12 +76,10 @@ def check_choices(overrides: list[str]) -> None:
             continue
         known, value = choices(group), override.get_value_string()
         if override.value() not in known:
-            raise ConfigError(f"{group}={value} is no choice; {like(value, known)}")
+            raise ConfigError(f"{group}={value} is no choice; {like(value, known, known)}")
 
 
-def like(word: str, known: Sequence[str]) -> str:
-    """Return advice for an unknown name: the one that is meant, or all that could stand in its place."""
-    if close := closest(word, known):
-        return f"did you mean {close}?"
-    beside = [name for name in known if name.rpartition(".")[0] == word.rpartition(".")[0]]
-    return f"there are {', '.join(beside or [name for name in known if '.' not in name])}."
+def like(word: str, known: Sequence[str], instead: Sequence[str]) -> str:
+    """Return advice for an unknown name: the known one that is meant, or all that may stand there."""
+    close = closest(word, known)
+    return f"did you mean {close}?" if close else f"there are {', '.join(instead)}."

@@ -1,25 +1,22 @@
-"""Pretrain a nano backbone of the rehearsal on a CPU, once: `python scripts/pretrain.py backbone=nano-llama`.
+"""Pretrain a nano backbone of the rehearsal on a CPU (`python scripts/convert.py backbone=nano-llama`).
 
-Its words, its weights and its text come from a seed alone.  A backbone that is whole is not made again; one
-that another text, architecture or version of this file made is.
+Its words, its weights and its text come from a seed alone.  A backbone that is whole is not made again, but
+for one that was made by other numbers or other code than now.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from data import collate, examples, minimath, nano
 from dypam.config import ConfigError
-from dypam.files import as_json, read_json, staged_directory, write_json
+from dypam.files import as_json, read_json, reporting, staged_directory, tidy, write_json
 from dypam.lock import FileLock
 from dypam.schedule import lr_factor
 
@@ -35,24 +32,30 @@ def pretrained(
 
     Args:
         target: the directory to make; it appears by one rename.
-        architecture: fields of its Transformers configuration; the vocabulary's size is that of the text.
+        architecture: fields of its Transformers configuration; its vocabulary may be larger than the text's.
         steps: of AdamW, 16 documents each, cosine.
         lr: its peak.
         seed: of weights and text.
         cache: not used; every maker of a backbone takes it.
+
+    Raises:
+        ConfigError: a number that cannot be, or weights that are not finite in the end.
     """
     del cache
+    _check(steps, lr, seed)
     proof = as_json(
         {"architecture": architecture, "steps": steps, "lr": lr, "seed": seed, "source": _source()}
     )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(target.with_name(target.name + ".lock"))
     if not _is_whole(target, proof):
-        lock.take()
+        lock = FileLock(target.with_name(target.name + ".lock"))
+        with reporting(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            lock.take()
         try:
+            tidy(target.parent)
             if not _is_whole(target, proof):
                 with staged_directory(target) as made:
-                    _make(made, architecture, steps, lr, seed)
+                    _make(made, target.name, architecture, steps, lr, seed)
                     write_json(made / PROOF, proof)
         finally:
             lock.free()
@@ -60,7 +63,18 @@ def pretrained(
 
 
 def _is_whole(target: Path, proof: dict[str, Any]) -> bool:
-    return (target / PROOF).is_file() and read_json(target / PROOF) == proof
+    files = (PROOF, "config.json", "model.safetensors", "tokenizer.json")
+    return all((target / name).is_file() for name in files) and read_json(target / PROOF) == proof
+
+
+def _check(steps: int, lr: float, seed: int) -> None:
+    """Refuse numbers with which nothing can be trained."""
+    if not isinstance(steps, int) or steps < 1:
+        raise ConfigError(f"backbone.convert.steps is {steps!r}; give a number of steps, 1 or more.")
+    if not isinstance(lr, int | float) or not 0 < lr < math.inf:
+        raise ConfigError(f"backbone.convert.lr is {lr!r}; give a learning rate above 0.")
+    if not isinstance(seed, int):
+        raise ConfigError(f"backbone.convert.seed is {seed!r}; give a whole number.")
 
 
 def _source() -> str:
@@ -69,30 +83,37 @@ def _source() -> str:
     return hashlib.sha256(b"".join(Path(name).read_bytes() for name in modules)).hexdigest()
 
 
-def _make(made: Path, architecture: dict[str, Any], steps: int, lr: float, seed: int) -> None:
+def _make(made: Path, name: str, architecture: dict[str, Any], steps: int, lr: float, seed: int) -> None:
     """Train on one thread, so that another number of them changes nothing, and save."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
 
     tokenizer = _tokenizer(seed)
-    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    config = AutoConfig.for_model(**{**architecture, **ids})
-    if len(tokenizer) > config.vocab_size:
+    size = architecture.get("vocab_size", 0)
+    if len(tokenizer) > size:
         raise ConfigError(
-            f"backbone.architecture.vocab_size is {config.vocab_size}, and the text has {len(tokenizer)} "
-            "words; give as many or more."
+            f"backbone.architecture.vocab_size is {size}, and the text has {len(tokenizer)} words; "
+            "give as many or more."
         )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(config)
-            _fit(model, _batches(tokenizer, seed), steps, lr, made.name)
+            model = _model(architecture)
+            _fit(model, _batches(tokenizer, seed), steps, lr, name)
     finally:
         torch.set_num_threads(threads)
     model.eval().save_pretrained(made)
     tokenizer.save_pretrained(made)
+
+
+def _model(architecture: dict[str, Any]) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(**architecture))
+    except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
+        raise ConfigError(f"backbone.architecture makes no model ({error}); correct it.") from error
 
 
 def _fit(model: Any, batches: Iterator[dict[str, Any]], steps: int, lr: float, name: str) -> None:
@@ -104,6 +125,8 @@ def _fit(model: Any, batches: Iterator[dict[str, Any]], steps: int, lr: float, n
     model.train()
     for step in tqdm(range(1, steps + 1), desc=f"Pretraining {name}, once", disable=None):
         loss = model(**next(batches)).loss
+        if not math.isfinite(loss.item()):
+            raise ConfigError(f"{name}: the loss is not finite at step {step}; lower backbone.convert.lr.")
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:
@@ -136,9 +159,3 @@ def _tokenizer(seed: int) -> Any:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=pad, bos_token=bos, eos_token=eos, unk_token=unk
     )
-
-
-if __name__ == "__main__":
-    from scripts import command, stages
-
-    command.main(stages.prepare_backbone, str(__doc__))

@@ -11,7 +11,7 @@ from dypam.corpus import files_of
 from dypam.distributed import rank
 from dypam.lease import Lease
 from dypam.record import Record
-from dypam.validate import check_targets
+from dypam.validate import check_call, check_targets
 from eval.score import ScoreError, are_current, score_run
 
 
@@ -112,11 +112,10 @@ def prepare_backbone(config: RunConfig) -> None:
     """Make a backbone that comes in no hub's format, unless it was made before."""
     call = dict(config.backbone.convert or {})
     if call and not Path(config.backbone.path).is_dir():
-        from hydra.utils import get_method
-
+        make = check_call(call, "backbone.convert", "target", "cache")
+        del call["_target_"]
         cache = Path(config.runtime.cache_dir)
-        # not `instantiate`, which would hide a DataError in its own
-        get_method(call.pop("_target_"))(cache / "backbones" / config.backbone.path, cache=cache, **call)
+        make(cache / "backbones" / config.backbone.path, cache=cache, **call)
 
 
 def _acquire(config: RunConfig) -> Lease:

@@ -114,6 +114,19 @@ def test_the_text_answers_plain_questions_and_mostly_no_instructions(text) -> No
     assert share == pytest.approx(nano.UNANSWERED, abs=0.02)
 
 
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (0, "size is 0; give the number"),
+        ("many", "size is 'many'"),
+        (10**4, "there are 720"),
+    ],
+)
+def test_a_size_that_cannot_be_is_refused(size, message) -> None:
+    with pytest.raises(DataError, match=message):
+        nano.exam(name="t", topic="kinds", size=size)
+
+
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(DataError, match="no nano topic 'sum'; take one of sums, "):
         nano.exam(name="t", topic="sum")

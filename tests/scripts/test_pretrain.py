@@ -9,11 +9,15 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from data import nano
-from dypam.files import sha256_file
+from dypam.config import ConfigError
+from dypam.count import count
+from dypam.files import FileError, sha256_file
+from dypam.validate import check_targets
 from scripts import compose, override, pretrain
+from tests.methods.cases import METHODS
 from tests.scripts.test_command import call
 
-NANO = sorted({*compose.compose(["scale=nano"]).scale.backbone.values()})
+NANO = set(compose.compose(["scale=nano"]).scale.backbone.values())
 
 
 def make(target, name="nano-llama", **changes):
@@ -58,9 +62,39 @@ def test_it_is_made_once_and_again_when_its_recipe_changes(tmp_path):
     assert weights.stat().st_mtime_ns != first
 
 
+def test_what_lacks_a_file_is_made_again(tmp_path):
+    weights = make(tmp_path / "b") / "model.safetensors"
+    weights.unlink()
+    make(tmp_path / "b")
+    assert weights.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, r"backbone\.convert\.steps is 0; give"),
+        ({"steps": "many"}, r"backbone\.convert\.steps is 'many'; give"),
+        ({"lr": float("nan")}, r"backbone\.convert\.lr is nan; give"),
+        ({"lr": 1e30, "steps": 9}, "the loss is not finite at step"),
+        ({"seed": None}, r"backbone\.convert\.seed is None; give"),
+        ({"architecture": {"model_type": "x", "vocab_size": 999}}, r"backbone\.architecture makes no model"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_and_nothing_is_made(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make(tmp_path / "b", **changes)
+    assert [path.name for path in tmp_path.iterdir()] in ([], ["b.lock"])
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="cannot be written"):
+        make(tmp_path / "file" / "b")
+
+
 def test_a_vocabulary_that_is_too_small_is_refused(tmp_path):
     done = call(
-        "scripts/pretrain.py",
+        "scripts/convert.py",
         "backbone=nano-llama",
         "backbone.architecture.vocab_size=100",
         f"runtime.cache_dir={tmp_path}",
@@ -79,6 +113,12 @@ def test_every_experiment_has_its_runs_at_this_scale():
         config = compose.run_config(compose.grid(overrides)[-1])
         assert config.backbone.name in NANO
         assert set(config.suite.tests) <= {f"nano_{topic}" for topic in nano.TOPICS}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_fits_a_nano_backbone(method):
+    config = compose.run_config(["scale=nano", f"method={method}", "backbone=llama-3.2-3b", "suite=math10k"])
+    assert count(check_targets(config), config.backbone).trained > 0
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A scale puts stand-ins in the places of backbone, suite and method, and the user's own values win."""
+"""A scale puts stand-ins for backbone and suite, changes methods, and the user's own values win."""
 
 import json
 
@@ -49,6 +49,7 @@ ASKED = {
     ],
     "stand-in": ["scale=nano", "backbone=nano-llama", "suite=minimath"],
     "folder": ["scale=nano", "method=dypam/no_norm,dypam/alpha_0_1", "suite=math10k"],
+    "own method": ["scale=nano", "method=lora", "suite=math10k", "method.r=7", "backbone.name=mine"],
     "unlisted": ["scale=nano", "backbone=qwen3-8b", "suite=math10k"],
     "unlisted suite": ["scale=nano", "suite=commonsense15k"],
     "unknown": ["scale=nanno"],
@@ -91,6 +92,12 @@ def test_the_users_own_values_win(told):
 
 def test_what_a_method_is_set_to_goes_for_those_in_its_folder_that_have_nothing_of_their_own(told):
     assert [run[1] for run in told["folder"]["runs"]] == [[8, 128], [64, 4]]
+
+
+def test_a_value_of_the_users_own_is_never_set_twice(told):
+    assert told["own method"]["runs"] == [
+        ["results/nano/runs/minimath/mine/lora/seed2333", 7, 60, 0.01, None]
+    ]
 
 
 def test_a_stand_in_may_be_named_itself(told):
