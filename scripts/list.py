@@ -77,7 +77,7 @@ def experiments(overrides: list[str]) -> Iterator[Experiment]:
 
 def main(overrides: list[str]) -> None:
     """Print the list."""
-    compose.experiment(overrides)  # whatever is wrong with all of them is said once
+    compose.compose(override.fixed(overrides))  # whatever is wrong with all of them is said once
     listed = list(experiments(overrides))
     rows = [list(COLUMNS), *([str(value(one)) for value in COLUMNS.values()] for one in listed)]
     names, *numbers = [max(map(len, column)) for column in zip(*rows, strict=True)]

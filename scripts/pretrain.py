@@ -26,7 +26,14 @@ BATCH = 16
 
 
 def pretrained(
-    target: Path, *, architecture: dict[str, Any], steps: int, lr: float, seed: int, cache: Path
+    target: Path,
+    *,
+    architecture: dict[str, Any],
+    steps: int,
+    lr: float,
+    seed: int,
+    cache: Path,
+    offline: bool,
 ) -> Path:
     """Make a Transformers model directory of a model trained on `data.nano.documents`, and its tokenizer.
 
@@ -36,12 +43,13 @@ def pretrained(
         steps: of AdamW, 16 documents each, cosine.
         lr: its peak.
         seed: of weights and text.
-        cache: not used; every maker of a backbone takes it.
+        cache: not used, as `offline`; every maker of a backbone takes both.
+        offline: not used.
 
     Raises:
         ConfigError: a number that cannot be, or weights that are not finite in the end.
     """
-    del cache
+    del cache, offline
     _check(steps, lr, seed)
     proof = as_json(
         {"architecture": architecture, "steps": steps, "lr": lr, "seed": seed, "source": _source()}

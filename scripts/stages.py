@@ -112,10 +112,10 @@ def prepare_backbone(config: RunConfig) -> None:
     """Make a backbone that comes in no hub's format, unless it was made before."""
     call = dict(config.backbone.convert or {})
     if call and not Path(config.backbone.path).is_dir():
-        make = check_call(call, "backbone.convert", "target", "cache")
+        make = check_call(call, "backbone.convert", "target", "cache", "offline")
         del call["_target_"]
-        cache = Path(config.runtime.cache_dir)
-        make(cache / "backbones" / config.backbone.path, cache=cache, **call)
+        cache, offline = Path(config.runtime.cache_dir), config.runtime.offline
+        make(cache / "backbones" / config.backbone.path, cache=cache, offline=offline, **call)
 
 
 def _acquire(config: RunConfig) -> Lease:

@@ -24,7 +24,9 @@ def make(target, name="nano-llama", **changes):
     """Pretrain a nano backbone for two steps."""
     call = dict(compose.run_config([f"backbone={name}"]).backbone.convert)
     call.pop("_target_")
-    return pretrain.pretrained(target, **{**call, "steps": 2, "cache": target.parent, **changes})
+    return pretrain.pretrained(
+        target, **{**call, "steps": 2, "cache": target.parent, "offline": True, **changes}
+    )
 
 
 @pytest.mark.parametrize("name", ["nano-llama", "nano-gemma3", "nano-bloom", "nano-opt"])
