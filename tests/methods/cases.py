@@ -39,8 +39,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "C3A": {"block_size": 8},
     "VeRA": {"r": 8},
     "DyPAM": {"d_e": 8, "rank": 8},
-    "RoSA": {"rank": 8, "interval": 2},
-    "RoSALoRA": {"interval": 2},
+    "RoSA": {"rank": 8},
 }
 
 

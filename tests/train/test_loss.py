@@ -64,7 +64,7 @@ def test_chunks_of_rows_change_nothing(family: str, rows: int) -> None:
     loss, _ = ResponseLoss(made, logit_rows=rows)(**data)
     (gradient,) = torch.autograd.grad(loss, weight)
     torch.testing.assert_close(loss, whole)
-    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=5e-6)
 
 
 def test_output_embedding_sees_supervised_rows_only() -> None:
