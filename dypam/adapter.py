@@ -13,7 +13,6 @@ from dypam import files
 from dypam.config import ConfigError
 from dypam.lease import Lease
 from dypam.method import Method
-from dypam.tuner.digest import weights_digest
 
 DESCRIPTION = "backbone.json"
 
@@ -65,12 +64,12 @@ def check_files(directory: Path) -> None:
         )
 
 
-def check_backbone(model: nn.Module, directory: Path) -> None:
-    """Raise `ConfigError` if the adapter's description names other backbone weights than `model`'s."""
+def check_backbone(digest: str, directory: Path) -> None:
+    """Raise `ConfigError` if the adapter's description names other backbone weights than `digest`'s."""
     about = directory / DESCRIPTION
     wanted = files.read_json(about).get("weights_digest") if about.exists() else None
-    if wanted and wanted != (found := weights_digest(model)):
+    if wanted and wanted != digest:
         raise ConfigError(
             f"{directory}: the adapter was trained on other weights (digest {wanted[:12]}, these "
-            f"have {found[:12]}); set backbone.revision or backbone.path to its own backbone."
+            f"have {digest[:12]}); set backbone.revision or backbone.path to its own backbone."
         )

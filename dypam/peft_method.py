@@ -124,7 +124,7 @@ class PeftMethod(Method):
         Raises:
             ConfigError: another method's adapter, another backbone's, or keys or shapes that do not fit.
         """
-        check_backbone(model, directory)
+        check_backbone(weights_digest(model), directory)
         config = PeftConfig.from_pretrained(str(directory))
         if not isinstance(config, self.config_class):
             raise ConfigError(

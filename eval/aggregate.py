@@ -1,14 +1,11 @@
 """From run directories to one collection of scores: what is there, what is missing and why, what differs.
 
 Only finished runs with complete, fitting predictions count; all others are missing cells with a reason.
-Runs whose configuration differs where it must not are refused by name; code states and settings that may
-differ are noted, and the notes go into every table's caption.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -19,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.fetch import Files
-from dypam.config import ConfigError, Runtime, Suite, TestSet, differences
+from dypam.config import ConfigError, Runtime, Suite, TestSet
 from dypam.files import FileError, write_json
 from dypam.lease import Lease, LeaseHeld
 from dypam.record import read_record
+from eval import mixtures
 from eval.score import ScoreError, ready_scores, score_run, unpack
 
 AVERAGES = ("micro", "macro")
@@ -159,7 +157,7 @@ def collect(
         store: keep new scores as `scores.json` of runs that nobody works on.
 
     Raises:
-        ConfigError: runs that must share a configuration do not, naming runs and keys.
+        ConfigError: runs that may not stand in one table, naming them and what differs.
         DataError: a test set cannot be loaded.
     """
     root = Path(results) / "runs" / grid.suite
@@ -169,8 +167,9 @@ def collect(
         if record is None:
             missing[key] = why
         else:
+            _check_place(key, record["identity"])
             records[key] = record
-    notes = _refuse_mixtures(records)
+    notes = mixtures.refuse(records)
     tasks = [(root / str(key), record["identity"]["suite"], source, store) for key, record in records.items()]
     runs = {}
     for (key, record), outcome in zip(records.items(), _scored(tasks, workers), strict=True):
@@ -229,83 +228,7 @@ def _score(task: tuple[Path, dict[str, Any], Source, bool]) -> dict[str, Any] | 
     return protocols
 
 
-# What must be the same in all runs of a table, what only over the seeds of one cell, and what is noted.
-_EVERYWHERE = ("suite", "prompt")
-_DECODE = ("max_new_tokens", "precision")
-
-
-def _refuse_mixtures(records: dict[Key, dict[str, Any]]) -> list[str]:
-    """Raise `ConfigError` on runs that must not stand in one table; return notes on what may differ."""
-    first_of_cell: dict[tuple[str, str], Key] = {}
-    first_of_backbone: dict[str, Key] = {}
-    varying: set[str] = set()
-    first = next(iter(records), None)
-    for key, record in records.items():
-        assert first is not None
-        _check_place(key, record["identity"])
-        same = first_of_cell.setdefault((key.backbone, key.method), key)
-        _compare(records, same, key, lambda i: {**i, "seed": None})
-        _compare(
-            records,
-            first_of_backbone.setdefault(key.backbone, key),
-            key,
-            lambda i: {"backbone": i["backbone"]},
-        )
-        _compare(records, first, key, _shared)
-        for phrase in differences(_may_vary(records[first]["identity"]), _may_vary(record["identity"])):
-            varying.add(phrase.split(" is ")[0])
-    varying |= _precisions(records.values())
-    notes = [f"Settings that differ between rows: {', '.join(sorted(varying))}."] if varying else []
-    return notes + _code_states(records.values())
-
-
 def _check_place(key: Key, identity: dict[str, Any]) -> None:
     found = Key(identity["backbone"]["name"], identity["method"]["name"], identity["seed"])
     if found != key:
         raise ConfigError(f"the directory of run {key} holds run {found}: move it to its own place.")
-
-
-def _shared(identity: dict[str, Any]) -> dict[str, Any]:
-    decode = {name: identity["decode"][name] for name in _DECODE}
-    return {**{name: identity[name] for name in _EVERYWHERE}, "decode": decode}
-
-
-def _may_vary(identity: dict[str, Any]) -> dict[str, Any]:
-    decode = {name: value for name, value in identity["decode"].items() if name not in _DECODE}
-    return {"train": identity["train"], "decode": decode}
-
-
-def _precisions(records: Iterable[dict[str, Any]]) -> set[str]:
-    """Return the precisions that were not the same in fact, as `auto` is another one on another device."""
-    found: dict[str, set[str]] = {"train.precision": set(), "decode.precision": set()}
-    for record in records:
-        found["train.precision"].add(record.get("precision", {}).get("mode"))
-        found["decode.precision"].add(record.get("generation", {}).get("precision"))
-    return {name for name, values in found.items() if len(values - {None}) > 1}
-
-
-def _compare(records: dict[Key, dict[str, Any]], one: Key, other: Key, part: Any) -> None:
-    phrases = differences(part(records[one]["identity"]), part(records[other]["identity"]))
-    if phrases:
-        raise ConfigError(
-            f"runs {one} and {other} cannot stand in one table ({'; '.join(phrases[:3])}): "
-            "run one of them again with the other's configuration, or leave it out of the grid."
-        )
-
-
-def _code_states(records: Iterable[dict[str, Any]]) -> list[str]:
-    """Return a note if the runs come from more than one code state, or from one that no commit holds."""
-    states: Counter[str] = Counter()
-    for record in records:
-        found = [attempt.get("git") for attempt in record.get("attempts", [])] or [record.get("git")]
-        states.update({_state(git) for git in found})
-    if not states or (len(states) == 1 and not next(iter(states)).endswith("changes")):
-        return []
-    listed = ", ".join(f"{state} ({count})" for state, count in states.most_common())
-    return [f"Code states, with their number of runs: {listed}."]
-
-
-def _state(git: dict[str, Any] | None) -> str:
-    if not git:
-        return "unknown"
-    return f"{git['commit'][:7]}{' with uncommitted changes' if git['dirty'] else ''}"

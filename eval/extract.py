@@ -63,10 +63,15 @@ def extract(protocol: str, answer_format: str, text: str) -> Answer:
 
 def gold(answer_format: str, answer: str) -> str | float:
     """Return the value of a test set's own answer; raise `ValueError` if it is not one of its format."""
+    if answer_format not in FORMATS:
+        raise ValueError(f"answer format {answer_format!r} is unknown.")
     if answer_format == "number":
-        return float(answer.replace(",", ""))
+        try:
+            return float(answer.replace(",", ""))
+        except ValueError:
+            raise ValueError(f"{answer!r} is no number.") from None
     if answer not in FORMATS[answer_format]:
-        raise ValueError(f"answer {answer!r} is none of {', '.join(FORMATS[answer_format])}.")
+        raise ValueError(f"{answer!r} is none of {', '.join(FORMATS[answer_format])}.")
     return answer
 
 

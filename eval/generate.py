@@ -139,6 +139,7 @@ class How:
     max_new_tokens: int
     merged: bool
     stop_tokens: list[int]
+    weights_digest: str
 
 
 class Generator:
@@ -153,11 +154,12 @@ class Generator:
         device: str = "cpu",
         precision: str = "fp32",
         merged: bool = False,
+        weights_digest: str = "",
     ) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
         stop = neutralise(model, tokenizer, max_new_tokens)
-        self.how = How(device, precision, max_new_tokens, merged, stop)
+        self.how = How(device, precision, max_new_tokens, merged, stop, weights_digest)
         self.splits = 0
 
     @classmethod
@@ -169,6 +171,7 @@ class Generator:
         from dypam.adapter import check_backbone, check_files
         from dypam.backbone import load_backbone
         from dypam.precision import backbone_dtype
+        from dypam.tuner.digest import weights_digest
 
         if config.runtime.threads:
             torch.set_num_threads(config.runtime.threads)
@@ -185,8 +188,9 @@ class Generator:
             runtime=config.runtime,
             attn_implementation=config.train.attn_implementation,
         )
+        digest = weights_digest(model)
         if method.trainable:
-            check_backbone(model, adapter)
+            check_backbone(digest, adapter)
         model = method.load(model, adapter)
         merged = config.decode.merge and method.trainable
         if merged:
@@ -198,6 +202,7 @@ class Generator:
             device=device,
             precision=precision,
             merged=merged,
+            weights_digest=digest,
         )
 
     def __call__(self, prompts: list[list[int]]) -> list[tuple[str, int]]:

@@ -21,7 +21,7 @@ import numpy as np
 import orjson
 
 from data.examples import digest, load
-from data.fetch import Files
+from data.fetch import DataError, Files
 from dypam.config import Suite, TestSet
 from dypam.files import read_json, sha256_file, write_json
 from eval import extract
@@ -58,7 +58,12 @@ class Expected:
 
 
 def expected(testset: TestSet, files: Files) -> Expected:
-    """Load a test set's examples (kept in memory); raise `data.fetch.DataError` if they cannot be had."""
+    """Load a test set's examples (kept in memory).
+
+    Raises:
+        DataError: they cannot be had, or an answer is not of the test set's format.
+        ScoreError: they are not as many as the test set has rows.
+    """
     return _expected(json.dumps(asdict(testset), sort_keys=True), files)
 
 
@@ -69,6 +74,13 @@ def _expected(key: str, files: Files) -> Expected:
     answers, prompts = list(rows["answer"]), list(rows["prompt"])
     if len(answers) != testset.rows:
         raise ScoreError(Path(testset.name), [f"{len(answers)} examples where `rows` says {testset.rows}"])
+    try:
+        values = [extract.gold(testset.answer, text) for text in answers]
+    except ValueError as error:
+        raise DataError(
+            f"test set {testset.name}: answer is {testset.answer!r}, and the examples' are not such: {error} "
+            f"Set answer to their format, one of {', '.join(extract.FORMATS)}."
+        ) from error
     whole = hashlib.sha256(orjson.dumps([list(rows["id"]), prompts, answers, testset.answer])).hexdigest()
     return Expected(
         testset.answer,
@@ -76,7 +88,7 @@ def _expected(key: str, files: Files) -> Expected:
         prompts,
         [digest(text) for text in prompts],
         [digest(text) for text in answers],
-        [extract.gold(testset.answer, text) for text in answers],
+        values,
         whole,
     )
 

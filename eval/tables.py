@@ -296,5 +296,6 @@ def _chance_notes(tests: list[dict[str, Any]]) -> list[str]:
     each = []
     for (backbone, method, protocol), ps in counted.items():
         name = f"{backbone} {method}" if several else method
-        each.append(f"{name} ({protocol}) on {sum(p < 0.01 for p in ps)} of {len(ps)} test sets")
+        sets = "test set" if len(ps) == 1 else "test sets"
+        each.append(f"{name} ({protocol}) on {sum(p < 0.01 for p in ps)} of {len(ps)} {sets}")
     return [f"Above chance (exact binomial, p < 0.01): {', '.join(each)}."]

@@ -14,6 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from data.fetch import DataError
 from dypam.config import ConfigError
 from dypam.corpus import files_of
 from eval import data_statistics
@@ -54,7 +55,10 @@ def draw(overrides: list[str], pdf: bool = False) -> list[Path]:
     else:
         raise ConfigError(f"datasets.part is {options['part']!r}; give tests or training.")
     table = data_statistics.table(layout, columns, counted, notes)
-    return command.show_table(table, Path(first.results) / "tables", pdf=pdf)
+    paths = command.show_table(table, Path(first.results) / "tables", pdf=pdf)
+    if table.missing:
+        raise DataError(f"the table lacks {', '.join(table.missing)}; the reasons are above.")
+    return paths
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from data.fetch import DataError
 from dypam.config import ConfigError
 from dypam.tracking import log_drawings
 from scripts import command, compose, override, stages, sweep
@@ -59,8 +60,8 @@ def reproduce(name: str, overrides: list[str]) -> bool:
     for kind in experiment["draws"]:
         try:
             paths += DRAWINGS[kind](overrides)
-        except ConfigError as error:  # nothing there to draw; the other drawings may have what they need
-            print(f"Error: no {kind}: {error}", file=sys.stderr)
+        except (ConfigError, DataError) as error:  # the other drawings may have what they need
+            print(f"Error: {kind}: {error}", file=sys.stderr)
             whole = False
     for path in paths:
         print(path)

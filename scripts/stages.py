@@ -12,13 +12,14 @@ from dypam.distributed import rank
 from dypam.lease import Lease
 from dypam.record import Record
 from dypam.validate import check_call, check_targets
-from eval.score import ScoreError, are_current, score_run
+from eval.score import ScoreError, are_current, expected, score_run
 
 
 def run(config: RunConfig) -> None:
     """Train, generate and score; stages that are done are not done again, nor is torch loaded for them."""
     if not Record.open(config.run_dir, config, None).finished():
         _prepare(config)
+        _check_tests(config)
     with _lease(
         config
     ) as lease:  # one for all stages, so that no other worker begins the next one in between
@@ -80,6 +81,14 @@ def _prepare(config: RunConfig) -> None:
     """Refuse what cannot be run before anything is written, and make the backbone."""
     check_targets(config)
     prepare_backbone(config)
+
+
+def _check_tests(config: RunConfig) -> None:
+    """Refuse test sets that cannot be had, or answers of another format, before hours of training."""
+    if rank() == 0:
+        files = files_of(config.runtime)
+        for test in config.suite.tests.values():
+            expected(test, files)
 
 
 def _train(config: RunConfig, lease: Lease | None) -> None:

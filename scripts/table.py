@@ -21,6 +21,8 @@ from scripts import command, compose
 
 def draw(overrides: list[str], pdf: bool) -> list[Path]:
     """Print and write the table of the grid that `overrides` mean; return the files written."""
+    if not compose.experiment(overrides)["runs"]:
+        raise ConfigError("This experiment has no runs to tabulate; scripts/reproduce.py draws what it has.")
     jobs = compose.grid(overrides)
     configs = [compose.run_config(job) for job in jobs]
     suites = {config.suite.name: config.suite for config in configs}

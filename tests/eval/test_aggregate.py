@@ -109,6 +109,21 @@ def test_other_configurations_are_refused_by_name(results, change, named):
     assert named in str(caught.value)
 
 
+def test_runs_on_other_backbone_weights_are_refused_by_name(results):
+    """Under one name, as when a nano backbone was made anew; `base` has its digest from generation alone."""
+    toy.change_record(run_dir(results, "lora"), lambda r: r.update(backbone={"weights_digest": "a" * 64}))
+    base = toy.finish(results, "tiny", "base", 2, {"sums": 1, "picks": 1})
+    grid = Grid("toy", ["tiny"], ["base", "lora"], [2])
+    for digest in ("a" * 64, "b" * 64):
+        toy.change_record(base, lambda r, digest=digest: r.update(generation={"weights_digest": digest}))
+        if digest[0] == "a":
+            assert collect(grid, results, workers=1).missing == {}
+    with pytest.raises(
+        ConfigError, match=r"tiny/base/seed2 and tiny/lora/seed2 .*weights are b{12} there, a{12} here"
+    ):
+        collect(grid, results, workers=1)
+
+
 def test_other_test_sets_between_methods_are_refused(results):
     for seed in GRID.seeds:
         toy.change_record(

@@ -158,6 +158,8 @@ def test_a_whole_run(tmp_path, tiny_backbone_dir):
     assert score.score_run(run_dir, config.suite, None)["protocols"]["paper"]["sums"]["n"] == 8
     notes = json.loads((run_dir / "generation.json").read_text())
     assert (notes["batch_size"], notes["order"], notes["precision"]) == (3, "longest prompt first", "fp32")
+    about = json.loads((run_dir / "adapter" / "backbone.json").read_text())
+    assert notes["weights_digest"] == about["weights_digest"]
     assert notes["sets"]["sums"]["tokens"] == sum(row["n_tokens"] for row in rows)
     assert notes["sets"]["sums"]["starts"][0]["seconds"] > 0
     record = json.loads((run_dir / "record.json").read_text())

@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from data.fetch import DataError
 from eval import score
 from tests.eval import toy
 
@@ -128,6 +130,18 @@ def test_all_test_sets_are_reported_together(run_dir):
         (run_dir / "predictions" / f"{name}.jsonl").unlink()
     with pytest.raises(score.ScoreError, match=r"sums.jsonl: the file is missing; picks.jsonl: the file"):
         score.score_run(run_dir, toy.suite(), None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [("letter5", "'0' is none of A, B"), ("number", "'answer1' is no number"), ("word", "unknown")],
+)
+def test_an_answer_of_another_format_is_named(answer, named):
+    held = "answer4" if answer == "number" else "number"
+    test = replace(toy.make_set("sums", 8, held), answer=answer)
+    with pytest.raises(DataError, match="test set sums: answer is") as caught:
+        score.expected(test, None)
+    assert named in str(caught.value)
 
 
 def test_wrong_number_of_examples_is_an_error():

@@ -114,7 +114,7 @@ def test_chance_is_weighted_and_never_marked(results):
     p = {(t["method"], t["column"]): t["p"] for t in built.tests}
     assert p["base", "picks"] == pytest.approx(1 - 0.8**10 - 10 * 0.2 * 0.8**9)
     assert ("lora", "sums") not in p  # nothing can be guessed there
-    assert "base (paper) on 0 of 1 test sets, lora (paper) on 0 of 1" in built.notes[-2]
+    assert "base (paper) on 0 of 1 test set, lora (paper) on 0 of 1" in built.notes[-2]
     assert (cells["sums"].value, cells["picks"].value) == (0, 20)
     assert cells["micro"].value == pytest.approx(200 / 18)
     assert cells["macro"].value == pytest.approx(10)
@@ -197,7 +197,7 @@ def test_markdown(results):
     assert r"**92.59 ± 3.21**\*" in text
     assert "_41.67 ± 7.22_" in text
     assert "† contaminated by training data. PICKS: 2 of 10 questions." in text
-    assert " of 1 test sets" in text  # SUMS has no chance
+    assert " of 1 test set." in text  # SUMS has no chance
 
 
 def test_csv_and_json_carry_n_and_full_precision(results):

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from data.fetch import DataError
 from dypam.config import ConfigError
 from eval.published.audit import HERE
 from scripts import compose, dataset_tables, table
@@ -22,9 +23,16 @@ TABLES = {
 }
 
 
-def drawn(name, tmp_path, *more, draw=table.draw):
-    paths = draw([f"experiment={name}", f"results={tmp_path}", *more], False)
+def drawn(name, tmp_path, *more):
+    paths = table.draw([f"experiment={name}", f"results={tmp_path}", *more], False)
     return json.loads(next(path for path in paths if path.suffix == ".json").read_text())
+
+
+def lacking(name, tmp_path, *more):
+    """Draw a table of data sets that cannot all be had: written all the same, and an error at the end."""
+    with pytest.raises(DataError, match="the table lacks"):
+        dataset_tables.draw([f"experiment={name}", f"results={tmp_path}", *more])
+    return json.loads((tmp_path / "tables" / f"{name}.json").read_text())
 
 
 def rows_of(name):
@@ -107,7 +115,7 @@ def test_wrong_published_names_are_refused(names, message, tmp_path):
 @pytest.mark.parametrize(("name", "sets"), [("table5", 7), ("table6", 8), ("table4", 2)])
 def test_data_sets_that_cannot_be_had_stay_missing_beside_the_published(name, sets, tmp_path):
     given = ["runtime.offline=true", f"runtime.cache_dir={tmp_path}", "runtime.data_mirror=null"]
-    whole = drawn(name, tmp_path, *given, draw=dataset_tables.draw)
+    whole = lacking(name, tmp_path, *given)
     assert len(whole["missing"]) == sets
     assert all("runtime.offline is set" in why for why in whole["missing"].values())
     published = [value["value"] for value in whole["values"] if value["shown"] == "published"]
@@ -124,10 +132,15 @@ def test_embedded_training_sets_are_counted_without_any_file(tmp_path):
         f"runtime.cache_dir={tmp_path}",
         "backbone=gemma3-270m",
     ]
-    whole = drawn("table4", tmp_path, *given, draw=dataset_tables.draw)
+    whole = lacking("table4", tmp_path, *given)
     cells = {value["column"]: value["value"] for value in whole["values"] if value["shown"] == "counted"}
     assert cells == {"samples": 2000.0, "total_tokens": None, "avg_tokens": None}
     assert "scripts/convert.py" in whole["missing"]["minimath"]
+
+
+def test_an_experiment_without_runs_is_no_table_of_runs(tmp_path):
+    with pytest.raises(ConfigError, match="has no runs to tabulate"):
+        table.draw(["experiment=figure2", f"results={tmp_path}"], False)
 
 
 def test_a_wrong_part_is_refused(tmp_path):
