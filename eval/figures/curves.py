@@ -139,7 +139,7 @@ def setting_line(axes: Axes, settings: Sequence[Point], what: str, setting: str)
 def layer_selection(frequencies: np.ndarray, label: str, *, notes: Sequence[str | None] = ()) -> Figure:
     """Draw how often DLS chose each layer, from the share of its choices [runs, layers], or [layers] of one.
 
-    Bars are means over runs, marks the runs themselves.
+    Bars are means over runs, marks the runs themselves, the dashed line the share that is chosen each time.
     """
     runs = np.atleast_2d(frequencies)
     figure = style.canvas(style.COLUMN, 1.6, notes)
@@ -147,7 +147,8 @@ def layer_selection(frequencies: np.ndarray, label: str, *, notes: Sequence[str 
     layers = np.arange(runs.shape[1])
     axes.bar(layers, runs.mean(0), color=style.COLOURS[4], width=0.8)
     if len(runs) > 1:
-        axes.plot(np.tile(layers, len(runs)), runs.ravel(), ".", color=style.COLOURS[0], markersize=2)
+        marks = axes.plot(np.tile(layers, len(runs)), runs.ravel(), ".", color=style.COLOURS[0], markersize=2)
+        marks[0].set_clip_on(False)  # whole at 0 and 1 too
     axes.axhline(runs.mean(), color="0.4", linewidth=0.6, linestyle="--")
     axes.set(xlabel="Layer", ylabel="Selection frequency", ylim=(0, 1), title=f"{label}, n={len(runs)}")
     axes.margins(x=0.01)
