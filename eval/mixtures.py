@@ -84,7 +84,7 @@ def _refuse_other_weights(records: Mapping[Key, dict[str, Any]]) -> None:
 def _cannot_mix(one: Key, other: Key, phrases: list[str]) -> ConfigError:
     return ConfigError(
         f"runs {one} and {other} cannot stand in one table ({'; '.join(phrases)}): "
-        "run one of them again with the other's configuration, or leave it out of the grid."
+        "remove the folder of one and run it again like the other, or leave it out of the grid."
     )
 
 
