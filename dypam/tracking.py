@@ -18,17 +18,18 @@ class Tracker:
 
     Args:
         config: the run; `runtime.progress` and `runtime.wandb` switch both parts.
+        identifier: the run's id in W&B, the same in every attempt and in no other run.
         total: optimizer steps of the whole run.
         done: steps that an earlier attempt has behind it.
         mute: show and send nothing.
     """
 
-    def __init__(self, config: RunConfig, total: int, done: int, mute: bool) -> None:
+    def __init__(self, config: RunConfig, identifier: str, total: int, done: int, mute: bool) -> None:
         name = f"{config.method['name']} on {config.backbone.name}, {config.suite.name}, seed {config.seed}"
         self._bar = tqdm(
             total=total, initial=done, desc=name, unit="step", disable=mute or not config.runtime.progress
         )
-        self._run = None if mute else start_wandb(config, name)
+        self._run = None if mute else start_wandb(config, name, identifier)
         self._seconds, self._tokens = 0.0, 0
 
     def step(self, step: int, loss: float, lr: float, tokens: int, seconds: float) -> None:
@@ -70,7 +71,7 @@ def wandb_mode(choice: str) -> str | None:
     return "online" if os.environ.get("WANDB_API_KEY") or _has_netrc_key() else "offline"
 
 
-def start_wandb(config: RunConfig, name: str) -> Any:
+def start_wandb(config: RunConfig, name: str, identifier: str) -> Any:
     """Return a W&B run that goes on where an earlier attempt of the same run stopped, or None.
 
     Raises:
@@ -78,7 +79,7 @@ def start_wandb(config: RunConfig, name: str) -> Any:
     """
     about = {
         "name": name,
-        "id": "-".join(Path(config.run_dir).parts[-4:]),
+        "id": identifier,
         "dir": config.run_dir,
         "config": config.identity(),
     }

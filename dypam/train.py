@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import secrets
 import signal
 import threading
 import time
@@ -93,7 +94,9 @@ class Trainer:
         """
         train, total = self.config.train, self.session.total
         self._resume()
-        tracker = Tracker(self.config, total, self.step, mute=self.session.rank > 0)
+        identifier = self.record.data.get("wandb_id") or secrets.token_hex(8)
+        self.record.update(wandb_id=identifier)
+        tracker = Tracker(self.config, identifier, total, self.step, mute=self.session.rank > 0)
         finished = False
         try:
             with self._sigterm_between_steps():
@@ -203,7 +206,12 @@ class Trainer:
 
     def _setting(self) -> dict[str, Any]:
         """Return what must be the same for a checkpoint to be gone on from exactly."""
-        return {"processes": self.session.batching.processes, "precision": self.session.precision}
+        session = self.session
+        return {
+            "processes": session.batching.processes,
+            "precision": session.precision,
+            "backbone weights": session.digest,
+        }
 
     def _checkpoint(self) -> None:
         with self.record.phase("save"):
@@ -223,7 +231,7 @@ class Trainer:
         if found is None:
             return self.record.rewind(0)
         for key, here in self._setting().items():
-            if (there := found.state["setting"][key]) != here:
+            if (there := found.state["setting"].get(key)) != here:
                 raise ConfigError(
                     f"{found.path} was written with {key} {there}, and here it is {here}; "
                     f"go on with {there}, or remove {found.path.parent}."

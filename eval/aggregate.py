@@ -6,7 +6,7 @@ Only finished runs with complete, fitting predictions count; all others are miss
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.fetch import Files
-from dypam.config import ConfigError, Runtime, Suite, TestSet
-from dypam.files import FileError, write_json
+from dypam.config import ConfigError, RunConfig, Runtime, Suite, TestSet, differences
+from dypam.files import FileError, as_json, write_json
 from dypam.lease import Lease, LeaseHeld
 from dypam.record import read_record
 from eval import mixtures
@@ -37,6 +37,11 @@ class Key(NamedTuple):
     def __str__(self) -> str:
         return f"{self.backbone}/{self.method}/seed{self.seed}"
 
+    @classmethod
+    def of(cls, run: RunConfig) -> Key:
+        """Return the key of a run."""
+        return cls(run.backbone.name, str(run.method["name"]), run.seed)
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -46,6 +51,20 @@ class Grid:
     backbones: Sequence[str]
     methods: Sequence[str]
     seeds: Sequence[int]
+    asked: Mapping[Key, RunConfig] = field(default_factory=dict)
+    """What runs must be; a run that is not named counts as it is found."""
+
+    @classmethod
+    def of(cls, runs: Sequence[RunConfig]) -> Grid:
+        """Return the grid that holds exactly such runs; raise `ConfigError` if they have several suites."""
+        suites = list(dict.fromkeys(run.suite.name for run in runs))
+        if len(suites) > 1:
+            raise ConfigError(
+                f"Accuracies are of one suite, and these runs have {', '.join(suites)}: choose one."
+            )
+        asked = {Key.of(run): run for run in runs}
+        backbones, methods, seeds = (list(dict.fromkeys(key[i] for key in asked)) for i in range(3))
+        return cls(suites[0], backbones, methods, seeds, asked)  # type: ignore[arg-type]
 
     def runs(self) -> list[Key]:
         """Return all runs, backbone by backbone."""
@@ -161,16 +180,18 @@ def collect(
         DataError: a test set cannot be loaded.
     """
     root = Path(results) / "runs" / grid.suite
+    folders = {key: root / str(key) for key in grid.runs()}
+    folders |= {key: Path(run.run_dir) for key, run in grid.asked.items()}
     records, missing = {}, {}
     for key in grid.runs():
-        record, why = _finished(root / str(key))
+        record, why = _finished(folders[key], grid.asked.get(key))
         if record is None:
             missing[key] = why
         else:
             _check_place(key, record["identity"])
             records[key] = record
     notes = mixtures.refuse(records)
-    tasks = [(root / str(key), record["identity"]["suite"], source, store) for key, record in records.items()]
+    tasks = [(folders[key], record["identity"]["suite"], source, store) for key, record in records.items()]
     runs = {}
     for (key, record), outcome in zip(records.items(), _scored(tasks, workers), strict=True):
         if isinstance(outcome, str):
@@ -188,7 +209,7 @@ def suite_of(recorded: dict[str, Any]) -> Suite:
     return replace(suite, tests={name: TestSet(**test) for name, test in recorded["tests"].items()})
 
 
-def _finished(run_dir: Path) -> tuple[dict[str, Any] | None, str]:
+def _finished(run_dir: Path, asked: RunConfig | None) -> tuple[dict[str, Any] | None, str]:
     """Return the record of a finished run without its losses (most of a long one), or None and the reason."""
     try:
         record = read_record(run_dir)
@@ -196,6 +217,8 @@ def _finished(run_dir: Path) -> tuple[dict[str, Any] | None, str]:
         return None, str(error)
     if record is None:
         return None, "not started"
+    if asked and (others := differences(record["identity"], as_json(asked.identity()))):
+        return None, f"{run_dir} holds a run with another configuration ({'; '.join(others[:3])})"
     record.pop("losses", None)
     if record["status"] == "finished":
         return record, ""
@@ -219,7 +242,7 @@ def _score(task: tuple[Path, dict[str, Any], Source, bool]) -> dict[str, Any] | 
     files = _files.setdefault(source, source.files())
     try:
         scores = score_run(run_dir, suite_of(suite), files, write=False)
-    except ScoreError as error:
+    except (ScoreError, FileError) as error:
         return f"not scored: {error}"
     if store and scores != ready_scores(run_dir):
         with suppress(LeaseHeld, FileError, OSError), Lease.acquire(run_dir, wait=0.1) as lease:

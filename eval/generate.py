@@ -8,6 +8,7 @@ with the prompt, answer and adapter digests of this run: others are dropped and 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,10 @@ def generate(config: RunConfig, lease: Lease) -> None:
         if open_sets:
             with record.phase("load_for_generation"):
                 generator = Generator.of_run(config)
+                if _of_other_weights(run_dir, generator):
+                    open_sets = sets
+                    _drop(run_dir, sets.values(), lease)
+                _note(config, lease, generator, {})
             with record.phase("generate"):
                 for one in open_sets.values():
                     _generate_set(config, lease, one, generator)
@@ -68,6 +73,20 @@ def generate(config: RunConfig, lease: Lease) -> None:
 def _summary(run_dir: Path) -> dict[str, Any]:
     path = run_dir / "generation.json"
     return dict(read_json(path)) if path.exists() else {}
+
+
+def _of_other_weights(run_dir: Path, generator: Generator) -> bool:
+    """Whether the rows that are there come from other backbone weights: without an adapter, no row tells."""
+    here = generator.how.weights_digest
+    return _summary(run_dir).get("weights_digest", here) != here
+
+
+def _drop(run_dir: Path, sets: Iterable[Predictions], lease: Lease) -> None:
+    with lease.guard():
+        for one in sets:
+            one.final.unlink(missing_ok=True)
+            one.partial.unlink(missing_ok=True)
+        (run_dir / "generation.json").unlink()
 
 
 def _generate_set(config: RunConfig, lease: Lease, one: Predictions, generator: Generator) -> None:
@@ -101,33 +120,28 @@ def _generate_set(config: RunConfig, lease: Lease, one: Predictions, generator: 
         "seconds": round(time.monotonic() - start, 3),
         "batches_halved": generator.splits,
     }
-    _note(config, lease, one, generator, rows, prompts, made_now)
-
-
-def _note(
-    config: RunConfig,
-    lease: Lease,
-    one: Predictions,
-    generator: Generator,
-    rows: dict[int, dict[str, Any]],
-    prompts: list[list[int]],
-    made_now: dict[str, Any],
-) -> None:
-    """Add a test set to `generation.json`: totals of its rows, and what each start of the stage made."""
-    run_dir = one.final.parent.parent
-    whole = _summary(run_dir)
-    sets = whole.get("sets", {})
-    earlier = sets.get(one.name, {})
+    earlier = _summary(Path(config.run_dir)).get("sets", {}).get(one.name, {})
     starts = earlier.get("starts", []) if earlier.get("adapter_digest") == one.adapter else []
-    sets[one.name] = {
+    told = {
         "examples": len(rows),
         "prompt_tokens": sum(map(len, prompts)),
         "tokens": sum(row["n_tokens"] for row in rows.values()),
         "adapter_digest": one.adapter,
         "starts": [*starts, made_now],
     }
-    shared = {"batch_size": config.decode.batch_size, "order": ORDER, **asdict(generator.how)}
-    write_json(run_dir / "generation.json", {**shared, "sets": sets}, lease.guard)
+    _note(config, lease, generator, {one.name: told})
+
+
+def _note(config: RunConfig, lease: Lease, generator: Generator, sets: dict[str, Any]) -> None:
+    """Write `generation.json`: how responses are made; by test set its totals and what each start made."""
+    run_dir = Path(config.run_dir)
+    whole = {
+        "batch_size": config.decode.batch_size,
+        "order": ORDER,
+        **asdict(generator.how),
+        "sets": {**_summary(run_dir).get("sets", {}), **sets},
+    }
+    write_json(run_dir / "generation.json", whole, lease.guard)
 
 
 @dataclass(frozen=True)

@@ -279,19 +279,21 @@ def standalone(latex: str) -> str:
     )
 
 
+TEX_LIVE = (
+    "install TeX Live (Debian, Ubuntu: apt-get install texlive-latex-recommended texlive-latex-extra), "
+    "or do without the PDF."
+)
+
+
 def compile_latex(document: str) -> bytes:
     """Return the PDF of a whole LaTeX document.
 
     Raises:
-        ConfigError: pdflatex is not installed.
-        ValueError: pdflatex refuses the document, with its message.
+        ConfigError: pdflatex is not installed, or refuses the document, with its message.
     """
     engine = shutil.which("pdflatex")
     if engine is None:
-        raise ConfigError(
-            "pdflatex was not found, which makes PDFs of tables: install TeX Live (Debian, Ubuntu: "
-            "apt-get install texlive-latex-recommended texlive-latex-extra), or do without the PDF."
-        )
+        raise ConfigError(f"pdflatex was not found, which makes PDFs of tables: {TEX_LIVE}")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "table.tex").write_text(document)
         command = [engine, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "table.tex"]
@@ -300,5 +302,6 @@ def compile_latex(document: str) -> bytes:
         )
         if done.returncode:
             errors = [line for line in done.stdout.splitlines() if line.startswith("!")]
-            raise ValueError(f"pdflatex fails: {' '.join(errors) or done.stdout[-300:]}")
+            why = " ".join(errors) or done.stdout[-300:]
+            raise ConfigError(f"pdflatex fails: {why} If it lacks a package, {TEX_LIVE}")
         return (Path(folder) / "table.pdf").read_bytes()

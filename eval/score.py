@@ -61,8 +61,7 @@ def expected(testset: TestSet, files: Files) -> Expected:
     """Load a test set's examples (kept in memory).
 
     Raises:
-        DataError: they cannot be had, or an answer is not of the test set's format.
-        ScoreError: they are not as many as the test set has rows.
+        DataError: they cannot be had, are not as many as `rows` says, or an answer is of another format.
     """
     return _expected(json.dumps(asdict(testset), sort_keys=True), files)
 
@@ -73,7 +72,10 @@ def _expected(key: str, files: Files) -> Expected:
     rows = load(testset.source, files)
     answers, prompts = list(rows["answer"]), list(rows["prompt"])
     if len(answers) != testset.rows:
-        raise ScoreError(Path(testset.name), [f"{len(answers)} examples where `rows` says {testset.rows}"])
+        raise DataError(
+            f"test set {testset.name}: rows is {testset.rows}, and it has {len(answers)} examples: "
+            "set rows to that number, or look for the right file."
+        )
     try:
         values = [extract.gold(testset.answer, text) for text in answers]
     except ValueError as error:

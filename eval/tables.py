@@ -9,6 +9,7 @@ count of missing runs in the caption.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -25,6 +26,9 @@ REHEARSAL = (
     "Rehearsal on nano models: no result of the paper's models, and not comparable with published numbers."
 )
 
+OF_ONE_SEED = {"seed", "interval", "difference"}
+"""What is shown of the run with `table.seed` alone."""
+
 
 def build(
     collection: Collection,
@@ -33,6 +37,12 @@ def build(
     labels: Mapping[str, str] | None = None,
 ) -> Table:
     """Lay out a collection; `testsets` name the columns, `labels` the lines where no run has finished yet."""
+    seeds = collection.grid.seeds
+    if OF_ONE_SEED & set(layout.show) and layout.seed not in seeds:
+        raise ConfigError(
+            f"table.seed is {layout.seed}, which is none of the runs' seeds ({', '.join(map(str, seeds))}): "
+            f"give table.seed={seeds[0]}, or table.show=[mean]."
+        )
     if any(map(is_rehearsal, collection.grid.backbones)):
         layout = replace(layout, rehearsal=True)
     sets = collection.suite.tests if collection.suite else dict(testsets or {})
@@ -234,18 +244,27 @@ def _above_chance(collection: Collection, layout: Layout) -> list[dict[str, Any]
 
 
 def _relabel(lines: Iterable[Line], collection: Collection, labels: Mapping[str, str]) -> None:
-    """Replace names by the labels that the runs' configurations give them; by `labels` without a run."""
+    """Replace names by the labels that the runs' configurations give them; by `labels` without a run.
+
+    Where methods share a label, their names stand behind it.
+    """
+    methods = {name: _method_label(collection, name, labels) for name in collection.grid.methods}
+    shared = Counter(methods.values())
     for line in lines:
         if line.kind == "chance":
             continue
-        run, other = collection.any_run(line.backbone, line.method), collection.any_run(line.backbone)
-        method = run or collection.any_run(method=line.method)
-        line.method = labels.get(line.method, line.method)
+        other = collection.any_run(line.backbone)
         line.backbone = labels.get(line.backbone, line.backbone)
-        if method:
-            line.method = method.record["identity"]["method"].get("label") or line.method
         if other:
             line.backbone = other.record["identity"]["backbone"]["label"]
+        label = methods[line.method]
+        line.method = f"{label} ({line.method})" if shared[label] > 1 else label
+
+
+def _method_label(collection: Collection, name: str, labels: Mapping[str, str]) -> str:
+    run = collection.any_run(method=name)
+    given = run.record["identity"]["method"].get("label") if run else None
+    return str(given or labels.get(name, name))
 
 
 def _words(

@@ -85,10 +85,10 @@ def show_table(table: Table, directory: Path, *, pdf: bool) -> list[Path]:
     """Print a table, write its files into `directory`, say what is missing; return the files."""
     from eval import render
 
-    paths = render.write(table, directory, pdf=pdf)
     print(render.to_text(table))
     for key, why in table.missing.items():
         print(f"missing: {key}: {why}", file=sys.stderr)
+    paths = render.write(table, directory, pdf=pdf)
     print(f"written: {', '.join(map(str, paths))}")
     return paths
 

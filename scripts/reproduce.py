@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data.fetch import DataError
 from dypam.config import ConfigError
+from dypam.files import FileError
 from dypam.tracking import log_drawings
 from scripts import command, compose, override, stages, sweep
 
@@ -60,7 +61,7 @@ def reproduce(name: str, overrides: list[str]) -> bool:
     for kind in experiment["draws"]:
         try:
             paths += DRAWINGS[kind](overrides)
-        except (ConfigError, DataError) as error:  # the other drawings may have what they need
+        except (ConfigError, DataError, FileError) as error:  # the other drawings may have what they need
             print(f"Error: {kind}: {error}", file=sys.stderr)
             whole = False
     for path in paths:

@@ -25,19 +25,12 @@ def draw(overrides: list[str], pdf: bool) -> list[Path]:
         raise ConfigError("This experiment has no runs to tabulate; scripts/reproduce.py draws what it has.")
     jobs = compose.grid(overrides)
     configs = [compose.run_config(job) for job in jobs]
-    suites = {config.suite.name: config.suite for config in configs}
-    if len(suites) > 1:
-        raise ConfigError(f"A table has one suite, and these runs have {', '.join(suites)}: choose one.")
-    ((name, suite),) = suites.items()
-    backbones, methods, seeds = (
-        list(dict.fromkeys(values))
-        for values in zip(*((c.backbone.name, str(c.method["name"]), c.seed) for c in configs), strict=True)
-    )
     results = Path(configs[0].results)
-    collection = collect(Grid(name, backbones, methods, seeds), results, Source.of(configs[0].runtime))
+    collection = collect(Grid.of(configs), results, Source.of(configs[0].runtime))
     labels = {c.backbone.name: c.backbone.label for c in configs}
     labels |= {str(c.method["name"]): str(c.method.get("label") or c.method["name"]) for c in configs}
-    table = tables.build(collection, Layout.from_config(compose.table(jobs[0])), suite.tests, labels)
+    layout = Layout.from_config(compose.table(jobs[0]))
+    table = tables.build(collection, layout, configs[0].suite.tests, labels)
     return command.show_table(table, results / "tables", pdf=pdf)
 
 

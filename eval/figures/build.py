@@ -8,21 +8,24 @@ that are imported only then; everything else needs no torch.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from dypam.config import Backbone, ConfigError, RunConfig
 from dypam.files import write_atomic
-from dypam.record import read_record
-from eval.aggregate import Grid, Source, collect, is_rehearsal
+from dypam.record import Record
+from eval.aggregate import Collection, Grid, Source, collect, is_rehearsal
 from eval.figures import activations, curves, modulation, style
 from eval.figures import rope as rope_figure
+from eval.score import adapter_digest
 
 Figures = dict[str, Figure]
 
@@ -60,13 +63,23 @@ def _notes(runs: Sequence[RunConfig]) -> list[str | None]:
 def _collected(
     request: Request, path: Path, about: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]
 ) -> Path:
-    """Return the file of collected data, made now if it is not there or is wanted again."""
-    if request.again or not path.exists():
+    """Return the file of collected data, made if it is missing, about something else, or wanted again."""
+    told = json.dumps(about)
+    if request.again or _about(path) != told:
         buffer = BytesIO()
-        np.savez_compressed(buffer, about=json.dumps(about), **make())
+        np.savez_compressed(buffer, about=told, **make())
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, buffer.getvalue())
     return path
+
+
+def _about(path: Path) -> str | None:
+    """Return what a file of collected data is about, None if there is no whole file."""
+    try:
+        with np.load(path) as data:
+            return str(data["about"])
+    except (OSError, KeyError, ValueError, BadZipFile):
+        return None
 
 
 # --- activations ------------------------------------------------------------------------------------------
@@ -90,6 +103,7 @@ def _activations(request: Request, run: RunConfig) -> activations.Activations:
         "label": backbone.label,
         "weights": "random" if random else "pretrained",
         "position": position_kind(backbone),
+        "source": {"path": backbone.path, "revision": backbone.revision, "made": backbone.convert},
         "note": note(run),
     }
     return activations.Activations.read(_collected(request, request.data / name, about, make))
@@ -141,27 +155,37 @@ def rope(request: Request, longest: int = 4096) -> Figures:
 
 def _modulations(request: Request) -> list[modulation.Modulation]:
     """Return what is known of every run that has finished; refuse if none has."""
-    found = []
+    found: dict[tuple[str, str], modulation.Modulation] = {}
     for run in request.runs:
-        if not _is_finished(run):
+        if "train" not in _record(run)["stages"]:
             continue
         name = f"modulation-{run.suite.name}-{run.backbone.name}-{run.method['name']}-seed{run.seed}.npz"
-        about = {"backbone": run.backbone.label, "suite": run.suite.label, "note": note(run)}
+        about = {
+            "backbone": run.backbone.label,
+            "suite": run.suite.label,
+            "note": note(run),
+            "adapter": adapter_digest(Path(run.run_dir)),
+        }
 
         def make(run: RunConfig = run) -> dict[str, np.ndarray]:
             from eval.figures.scales import of_run
 
             return of_run(run)
 
-        found.append(modulation.Modulation.read(_collected(request, request.data / name, about, make)))
+        if (place := (run.backbone.name, run.suite.name)) in found:
+            raise ConfigError(
+                f"this figure has one run for a backbone and suite, and {run.run_dir} is another of "
+                f"{' on '.join(place)}: choose one method and one seed."
+            )
+        found[place] = modulation.Modulation.read(_collected(request, request.data / name, about, make))
     if not found:
         raise ConfigError(_nothing(request))
-    return found
+    return list(found.values())
 
 
-def _is_finished(run: RunConfig) -> bool:
-    record = read_record(run.run_dir)
-    return record is not None and "train" in record["stages"]
+def _record(run: RunConfig) -> dict[str, Any]:
+    """Return what a run recorded, no stages if it never started; raise `ConfigError` if it is another run."""
+    return Record.open(run.run_dir, run, None).data
 
 
 def _nothing(request: Request) -> str:
@@ -174,6 +198,10 @@ def _nothing(request: Request) -> str:
 def bias_maps(request: Request, parts: Sequence[str] = ("q", "k")) -> Figures:
     """Return Figure 5 (one backbone), or its comparison across models: query biases, and key biases."""
     runs = _modulations(request)
+    if lacking := [run.about["backbone"] for run in runs if not set(parts) <= set(run.bias)]:
+        raise ConfigError(
+            f"the run on {lacking[0]} has no layer bias for {', '.join(parts)}: choose a method that has one."
+        )
     return {f"-{part}": modulation.bias_maps(runs, part) for part in parts}
 
 
@@ -185,23 +213,14 @@ def ranges(request: Request) -> Figures:
 # --- accuracies -------------------------------------------------------------------------------------------
 
 
-def _points(request: Request, labels: Mapping[str, str], column: str, protocol: str) -> list[curves.Point]:
-    """Return the accuracies by seed of some methods, on the one backbone and suite of the request."""
-    suites, backbones = ({getattr(r, kind).name for r in request.runs} for kind in ("suite", "backbone"))
-    if len(suites) > 1 or len(backbones) > 1:
+def _accuracies(request: Request) -> Collection:
+    """Return the scores of the request's runs, which have one backbone and one suite."""
+    grid, first = Grid.of(request.runs), request.runs[0]
+    if len(grid.backbones) > 1:
         raise ConfigError(
-            f"this figure has one backbone and one suite, and the runs have {sorted(backbones | suites)}: "
-            "choose one of each."
+            f"this figure is of one backbone, and the runs have {', '.join(grid.backbones)}: choose one."
         )
-    first = request.runs[0]
-    (suite,), (backbone,) = suites, backbones
-    seeds = list(dict.fromkeys(run.seed for run in request.runs))
-    source = Source.of(first.runtime)
-    collection = collect(Grid(suite, [backbone], list(labels), seeds), first.results, source)
-    return [
-        curves.Point(label, list(collection.by_seed(backbone, method, column, protocol).values()))
-        for method, label in labels.items()
-    ]
+    return collect(grid, first.results, Source.of(first.runtime))
 
 
 def ablation(
@@ -213,10 +232,16 @@ def ablation(
     protocol: str = "paper",
 ) -> Figures:
     """Return Figure 4: `variants` (method → label) as marks, `settings` (method → value) as a line."""
-    what = f"{column.capitalize()} accuracy (%)"
-    marks = _points(request, variants or {}, column, protocol)
-    line = _points(request, settings or {}, column, protocol)
-    notes = _notes(request.runs)
+    what, notes = f"{column.capitalize()} accuracy (%)", _notes(request.runs)
+    found = _accuracies(request)
+    (backbone,) = found.grid.backbones
+
+    def point(method: str, label: str) -> curves.Point:
+        return curves.Point(label, list(found.by_seed(backbone, method, column, protocol).values()))
+
+    marks, line = ([point(*one) for one in (given or {}).items()] for given in (variants, settings))
+    for key, why in found.missing.items():
+        print(f"missing: {key}: {why}", file=sys.stderr)
     if not line:
         return {"": curves.ablation(marks, what=what, notes=notes)}
     if not marks:
@@ -231,8 +256,8 @@ def losses(request: Request) -> Figures:
     """Return a picture for each backbone and suite: the losses of its runs."""
     found: dict[str, list[curves.Curve]] = {}
     for run in request.runs:
-        record = read_record(run.run_dir)
-        if record and record.get("losses"):
+        record = _record(run)
+        if record.get("losses"):
             label = f"{run.method.get('label') or run.method['name']}, {run.seed}"
             place = f"-{run.suite.name}-{run.backbone.name}"
             found.setdefault(place, []).append(curves.Curve(label, record["losses"]))
@@ -246,7 +271,7 @@ def layer_selection(request: Request) -> Figures:
     found: dict[str, list[np.ndarray]] = {}
     labels = {run.backbone.name: run.backbone.label for run in request.runs}
     for run in request.runs:
-        frequency = selection_frequency(read_record(run.run_dir) or {})
+        frequency = selection_frequency(_record(run))
         if frequency is not None:
             found.setdefault(run.backbone.name, []).append(frequency)
     if not found:

@@ -68,14 +68,16 @@ def measure(model: nn.Module, examples: Sequence[Sequence[int]]) -> dict[str, np
 def _recorded(layers: list[Modulation]) -> Iterator[Seen]:
     """Keep, for each side and layer, one row an example: count, sum, minimum, maximum, drawn factors."""
     seen: Seen = {(side, i): [] for side in "QK" for i in range(len(layers))}
+    chance = torch.Generator().manual_seed(0)
 
     def recording(i: int, original: Any) -> Any:
         def factors(side: Any, hidden: torch.Tensor) -> torch.Tensor:
             s: torch.Tensor = original(side, hidden)
             values = s.float().flatten()
-            drawn = values[:: max(1, len(values) // DRAWN)]
+            # at random: a stride would share factors with the number of pairs, and miss some of them
+            drawn = torch.randint(len(values), (DRAWN,), generator=chance).to(values.device)
             whole = torch.stack([values.new_tensor(len(values)), values.sum(), values.min(), values.max()])
-            seen[side, i].append(torch.cat([whole, drawn]).cpu().numpy().astype(np.float64))
+            seen[side, i].append(torch.cat([whole, values[drawn]]).cpu().numpy().astype(np.float64))
             return s
 
         return factors

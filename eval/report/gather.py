@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from data.fetch import DataError
-from dypam.config import ConfigError, Suite
+from dypam.config import ConfigError, Suite, differences
 from dypam.files import FileError
 from dypam.record import read_record
 from eval import stats
@@ -78,18 +78,35 @@ def gather(results: Path, source: Source, *, workers: int = 2) -> Gathered:
         assert record is not None
         identity = record["identity"]
         key = Key(identity["backbone"]["name"], identity["method"]["name"], identity["seed"])
+        suite = identity["suite"]["name"]
+        if path.parent != results / "runs" / suite / str(key):
+            gathered.warnings.append(
+                f"{path.parent} holds run {suite}/{key} and is left out: it is not its place."
+            )
+            continue
         losses = record.pop("losses", [])
         thinned = {kind: _curve(losses, kind) for kind in ("loss", "val_loss")}
-        gathered.runs.append(Found(key, identity["suite"]["name"], path.parent, record, thinned))
+        gathered.runs.append(Found(key, suite, path.parent, record, thinned))
     for name in dict.fromkeys(found.suite for found in gathered.runs):
         _score_suite(gathered, name, results, source, workers)
     return gathered
 
 
 def _score_suite(gathered: Gathered, name: str, results: Path, source: Source, workers: int) -> None:
-    """Attach scores to a suite's runs: rehearsals and others apart, as nothing is to mix them."""
+    """Attach scores to a suite's runs: rehearsals and others apart, as nothing is to mix them.
+
+    The first run says what the suite is; runs on other test sets of that name have no numbers here.
+    """
     members = [found for found in gathered.runs if found.suite == name]
-    gathered.suites[name] = suite_of(members[0].record["identity"]["suite"])
+    whole = members[0].record["identity"]["suite"]
+    gathered.suites[name] = suite_of(whole)
+    for found in members:
+        if others := differences(whole, found.record["identity"]["suite"]):
+            found.why = f"the suite {name} of run {members[0].key} is another one ({'; '.join(others[:3])})"
+            gathered.warnings.append(
+                f"{gathered.suites[name].label}: run {found.key} has no numbers: {found.why}"
+            )
+    members = [found for found in members if not found.why]
     for rehearsal in (False, True):
         group = [found for found in members if found.rehearsal is rehearsal]
         try:

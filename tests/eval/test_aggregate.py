@@ -1,10 +1,12 @@
 """Aggregation: what counts, what is missing and why, what may not stand in one table."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from dypam.config import ConfigError
+from dypam.config import Backbone, ConfigError, Decode, Prompt, RunConfig, Runtime, Train
+from dypam.files import as_json
 from dypam.lease import Lease
 from eval.aggregate import Grid, Key, collect, macro, micro
 from tests.eval import toy
@@ -122,6 +124,23 @@ def test_runs_on_other_backbone_weights_are_refused_by_name(results):
         ConfigError, match=r"tiny/base/seed2 and tiny/lora/seed2 .*weights are b{12} there, a{12} here"
     ):
         collect(grid, results, workers=1)
+
+
+def test_a_run_of_another_configuration_than_asked_for_is_missing(tmp_path):
+    run_dir = tmp_path / "runs/toy/tiny/lora/seed1"
+    method = {"_target_": "x.Y", "name": "lora"}
+    asked = RunConfig(
+        Backbone("tiny", "Tiny", "x", {}), method, toy.suite(), Prompt(), Train(), Decode(), Runtime(),
+        1, str(tmp_path), str(run_dir),
+    )  # fmt: skip
+    toy.finish(tmp_path, "tiny", "lora", 1, {"sums": 3, "picks": 5})
+    toy.change_record(run_dir, lambda record: record.update(identity=as_json(asked.identity())))
+    assert collect(Grid.of([asked]), tmp_path, workers=1).missing == {}
+    other = replace(asked, train=replace(asked.train, lr=0.5))
+    found = collect(Grid.of([other]), tmp_path, workers=1)
+    assert found.runs == {}
+    (why,) = found.missing.values()
+    assert "another configuration (train.lr is 0.001 there, 0.5 here)" in why
 
 
 def test_other_test_sets_between_methods_are_refused(results):

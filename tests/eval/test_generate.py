@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -176,6 +177,23 @@ def test_responses_do_not_depend_on_the_batch_size(tmp_path, tiny_backbone_dir):
         config = run_config(tmp_path / str(size), tiny_backbone_dir("gemma3_text"), batch_size=size)
         rows[size] = start(config)
     assert rows[1] == rows[3] == rows[8]
+
+
+def test_rows_of_another_backbone_are_made_again_without_an_adapter_to_tell(tmp_path, tiny_backbone_dir):
+    path = tmp_path / "backbone"
+    shutil.copytree(tiny_backbone_dir("gemma3_text"), path)
+    config = run_config(tmp_path, path)
+    before = start(config)
+    shutil.copytree(tiny_backbone_dir("gemma3_text", seed=1), path, dirs_exist_ok=True)
+    sums(config).unlink()
+    picks = sums(config).with_name("picks.jsonl")
+    old = picks.read_text()
+    after = start(config)
+    assert [row["response"] for row in after] != [row["response"] for row in before]
+    assert picks.read_text() != old
+    fresh = run_config(tmp_path / "fresh", path)
+    assert start(fresh) == after
+    assert sums(fresh).with_name("picks.jsonl").read_text() == picks.read_text()
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ def test_an_answer_of_another_format_is_named(answer, named):
 def test_wrong_number_of_examples_is_an_error():
     test = toy.make_set("sums", 8)
     test.rows = 9
-    with pytest.raises(score.ScoreError, match="8 examples where `rows` says 9"):
+    with pytest.raises(DataError, match="sums: rows is 9, and it has 8 examples: set rows"):
         score.expected(test, None)
 
 

@@ -266,7 +266,7 @@ def test_a_long_latex_table_is_parted_by_backbone(results, monkeypatch):
 
 
 def test_latex_that_cannot_be_compiled_says_why():
-    with pytest.raises(ValueError, match="Undefined control sequence"):
+    with pytest.raises(ConfigError, match="Undefined control sequence"):
         render.compile_latex(render.standalone(r"\nonsense"))
 
 
@@ -295,6 +295,19 @@ def test_backbones_as_columns_beside_a_published_average(results, tmp_path):
     assert render.compile_latex(render.standalone(latex)).startswith(b"%PDF")
 
 
+def test_methods_of_one_label_stay_apart(tmp_path):
+    for method, sums in (("adalora", 2), ("adalora_r16", 5)):
+        run_dir = toy.finish(tmp_path, "tiny", method, 2333, {"sums": sums, "picks": 1})
+        toy.change_record(run_dir, lambda record: record["identity"]["method"].update(label="AdaLoRA"))
+    collection = collect(Grid("toy", ["tiny"], ["adalora", "adalora_r16"], [2333]), tmp_path, workers=1)
+    for pivot in (False, True):
+        layout = Layout.from_config({"name": "t", "caption": "Toy", "pivot": pivot, "columns": ["sums"]})
+        built = tables.build(collection, layout)
+        (column,) = built.columns
+        shown = {line.method: line.cells[column.key].value for line in built.lines}
+        assert shown == {"AdaLoRA (adalora)": 25.0, "AdaLoRA (adalora_r16)": 62.5}
+
+
 def test_published_numbers_of_other_test_sets_are_refused(results, monkeypatch):
     monkeypatch.setattr(numbers, "published_sizes", lambda: {"sums": 600})
     with pytest.raises(ConfigError, match="rows is 8, the published test set has 600"):
@@ -306,6 +319,10 @@ def test_published_numbers_of_other_test_sets_are_refused(results, monkeypatch):
     [
         ({"pivot": True}, "table.pivot needs one column"),
         ({"columns": ["median"]}, "table.columns has 'median'"),
+        (
+            {"show": ["seed"], "seed": 7},
+            r"table.seed is 7, which is none .* \(2333, 1000, 2000\): give table.seed=2333",
+        ),
     ],
 )
 def test_wrong_columns_are_refused(results, layout, message):

@@ -1,16 +1,20 @@
 """From experiments to pictures, by the same command as a user's; models are tiny and random."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dypam.config import ConfigError
+from dypam.files import as_json
 from eval.figures import build, style
 from eval.figures.activations import Activations
 from scripts import compose, figures
+from tests.eval import toy
 from tests.report import synthetic
 
+ON_GEMMA = ["backbone=gemma3-270m", "suite=minimath"]
 SMALL = ("hidden_size=32", "n_layer=2", "n_head=4", "vocab_size=300")
 BLOOM = ["backbone=bloom-560m", *(f"backbone.architecture.{size}" for size in SMALL)]
 
@@ -19,22 +23,29 @@ BLOOM = ["backbone=bloom-560m", *(f"backbone.architecture.{size}" for size in SM
 def results(tmp_path_factory):
     """Synthetic runs of DyPAM, two ablations, one α, RoSA and LoRA on two seeds."""
     folder = tmp_path_factory.mktemp("results")
-    given = synthetic.suite({"sums": 12, "picks": 10}, "minimath", "Minimath")
-    for method in ("dypam", "dypam_no_dim_mod", "dypam_no_norm", "dypam_alpha_0_1", "rosa", "lora"):
-        for seed in (2333, 1000):
-            synthetic.write_run(folder, given, "gemma3-270m", method, seed)
+    methods = "dypam,dypam/no_dim_mod,dypam/no_norm,dypam/alpha_0_1,rosa,lora"
+    for job in compose.grid([*ON_GEMMA, f"results={folder}", f"method={methods}", "seed=2333,1000"]):
+        write(compose.run_config(job))
     return folder
 
 
+def write(config):
+    """Write a synthetic run of this very configuration."""
+    name = str(config.method["name"])
+    results = Path(config.results)
+    run_dir = synthetic.write_run(results, config.suite, config.backbone.name, name, config.seed)
+    toy.change_record(run_dir, lambda record: record.update(identity=as_json(config.identity())))
+
+
 def draw(results, *overrides):
-    return figures.draw([f"results={results}", "backbone=gemma3-270m", "suite=minimath", *overrides])
+    return figures.draw([f"results={results}", *ON_GEMMA, *overrides])
 
 
 def test_figure_4_from_runs(results, monkeypatch):
     seen = {}
     original = build.curves.ablation_and_sensitivity
     monkeypatch.setattr(build.curves, "ablation_and_sensitivity", _spy(seen, original))
-    paths = draw(results, "experiment=figure4", "method=dypam", "seed=2333,1000")
+    paths = draw(results, "experiment=figure4", "seed=2333,1000")
     assert [path.name for path in paths] == ["figure4.pdf", "figure4.png"]
     marks, line = seen["args"]
     assert [(p.label, len(p.accuracies)) for p in marks] == [
@@ -73,8 +84,17 @@ def test_layer_selection_counts_every_choice_of_every_run(results):
 
 
 def test_one_backbone_and_suite_where_there_can_be_only_one(results):
-    with pytest.raises(ConfigError, match="one backbone and one suite"):
+    with pytest.raises(ConfigError, match="of one suite, and these runs have minimath, math10k"):
         draw(results, "experiment=figure4", "method=dypam", "seed=1", "suite=minimath,math10k")
+    with pytest.raises(ConfigError, match="of one backbone, and the runs have gemma3-270m, qwen3-8b"):
+        draw(results, "experiment=figure4", "method=dypam", "seed=1", "backbone=gemma3-270m,qwen3-8b")
+
+
+def test_runs_of_another_configuration_are_not_drawn(results, capsys):
+    with pytest.raises(ConfigError, match=r"another configuration \(train.lr is 0.001 there, 0.5 here"):
+        draw(results, "method=dypam", "seed=2333", "train.lr=0.5")
+    assert draw(results, "experiment=figure4", "method=dypam", "seed=2333", "train.lr=0.5")
+    assert "missing: gemma3-270m/dypam/seed2333:" in capsys.readouterr().err
 
 
 def test_unfinished_runs_are_refused_with_the_fix(results):
@@ -104,6 +124,9 @@ def test_activations_are_collected_once_and_random_weights_say_so(tmp_path):
     figures.draw([*given, "figure.again=true"])
     assert data.stat().st_mtime_ns > before
     np.testing.assert_array_equal(Activations.read(data).arrays["q"], found.arrays["q"])
+    before = data.stat().st_mtime_ns
+    figures.draw([*given, "+backbone.revision=other"])  # other weights under the same name
+    assert data.stat().st_mtime_ns > before
 
 
 def test_rehearsals_are_marked():

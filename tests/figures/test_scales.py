@@ -7,11 +7,13 @@ import torch
 from dypam.adapter import save_adapter
 from dypam.backbone import load_backbone
 from dypam.config import ConfigError
+from dypam.files import as_json
 from dypam.lease import Lease
 from dypam.method import RunContext
 from dypam.record import EMPTY
 from dypam.tuner.digest import weights_digest
 from dypam.tuner.method import DyPAM
+from eval.figures import scales
 from eval.figures.modulation import Modulation
 from eval.figures.scales import measure
 from scripts import compose, figures
@@ -69,6 +71,25 @@ def test_the_range_is_that_of_all_tokens_wherever_factors_act(tiny, modulate):
         assert (np.diff([least, low, mean, high, most], axis=0) > 0).all()
 
 
+@pytest.mark.parametrize("tokens", [80, 171, 256])
+def test_the_drawn_factors_are_of_all_pairs(tiny, tokens, monkeypatch):
+    """The number of pairs is a power of two, and so may be the distance of equally spaced samples."""
+    monkeypatch.setattr(scales, "DRAWN", 512)
+    model = attach(tiny("qwen3"))
+    pairs = {}
+    for name, weight in model.named_parameters():
+        if "layer_bias_Q" in name:
+            pairs["q"] = weight.numel()
+            with torch.no_grad():
+                weight.copy_(torch.linspace(-1, 1, weight.numel()))
+    layers = [m for m in model.modules() if hasattr(m, "layer_bias_Q")]
+    with torch.no_grad(), scales._recorded(layers) as seen:
+        model(input_ids=torch.arange(tokens)[None] % 50)
+    values, counts = np.unique(seen["Q", 0][0][4:].round(6), return_counts=True)
+    assert len(values) == pairs["q"]
+    assert counts.max() < 2 * 512 / pairs["q"]
+
+
 def test_the_model_is_as_before(tiny):
     model = adapted(tiny)
     measure(model, EXAMPLES)
@@ -99,7 +120,8 @@ def test_figures_5_and_6_from_a_saved_adapter(tiny_backbone_dir, tmp_path):
     with Lease.acquire(run_dir) as lease:
         about = {"weights_digest": weights_digest(model)}
         save_adapter(DyPAM("dypam", rank=4, d_e=4), model, run_dir, lease, about)
-    record = {**EMPTY, "status": "running", "stages": {"train": "now"}}
+    identity = as_json(config.identity())
+    record = {**EMPTY, "identity": identity, "status": "running", "stages": {"train": "now"}}
     (run_dir / "record.json").write_text(json.dumps(record))
     assert str(run_dir) == config.run_dir
     assert len(figures.draw(["experiment=figure5", *given])) == 4

@@ -1,11 +1,12 @@
 import json
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from eval.aggregate import Source
-from eval.report import gather
+from eval.report import gather, samples
 from tests.eval import toy
 from tests.report import synthetic
 
@@ -110,6 +111,32 @@ def test_runs_that_do_not_fit_together_are_named_and_still_shown(tmp_path):
     (warning,) = found.warnings
     assert "seed1000" in warning
     assert "train.lr" in warning
+
+
+def test_a_run_outside_its_place_is_left_out_and_named(tmp_path):
+    given = synthetic.suite({"sums": 12, "picks": 10})
+    synthetic.write_study(tmp_path, given, ["llama-x"], ["dypam"], [1000, 2000])
+    runs = tmp_path / "runs/toy/llama-x/dypam"
+    shutil.copytree(runs / "seed1000", runs / "seed1000.old")
+    found = gather.gather(tmp_path, Source(), workers=1)
+    assert [run.key.seed for run in found.scored("toy")] == [1000, 2000]
+    (warning,) = found.warnings
+    assert "seed1000.old holds run toy/llama-x/dypam/seed1000 and is left out" in warning
+
+
+def test_runs_on_other_test_sets_have_no_numbers(tmp_path):
+    synthetic.write_study(
+        tmp_path, synthetic.suite({"sums": 12, "picks": 10}), ["llama-x"], ["dypam"], [1000]
+    )
+    synthetic.write_study(tmp_path, synthetic.suite({"sums": 12}), ["llama-x"], ["lora"], [1000])
+    found = gather.gather(tmp_path, Source(), workers=1)
+    assert [run.key.method for run in found.scored("toy")] == ["dypam"]
+    assert (
+        "suite toy of run llama-x/dypam/seed1000 is another one (tests.picks"
+        in find(found, method="lora")["why"]
+    )
+    assert [len(sheet.runs) for sheet in samples.sheets(found)] == [1, 1]
+    assert len(found.warnings) == 1
 
 
 def test_damage_is_named_and_the_rest_is_shown(tmp_path):

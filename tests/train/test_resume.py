@@ -89,6 +89,16 @@ def test_a_damaged_checkpoint_is_passed_over(make, whole: dict[str, Any], tmp_pa
     assert runs.outcome(config) == whole
 
 
+def test_other_backbone_weights_are_no_way_to_go_on(make, tiny_backbone_dir, tmp_path: Path) -> None:
+    config, path = make("other-weights"), tmp_path / "backbone"
+    config.backbone = dataclasses.replace(config.backbone, path=str(path))
+    shutil.copytree(tiny_backbone_dir("llama"), path)
+    killed(config, "train.micro_step:10", tmp_path)
+    shutil.copytree(tiny_backbone_dir("llama", seed=1), path, dirs_exist_ok=True)
+    printed = processes.run(runs.complete, config, log=tmp_path / "resumed.log", expect=1)
+    assert re.search(r"ConfigError: .*was written with backbone weights \w+, and here it is \w+", printed)
+
+
 def test_state_of_a_method_and_random_numbers_survive(make, tmp_path: Path) -> None:
     noisy = {**cases.LORA, "_target_": "tests.train.cases.Noisy", "lora_dropout": 0.1}
     undisturbed, broken = make("noisy", noisy), make("noisy-killed", noisy)

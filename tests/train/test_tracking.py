@@ -46,10 +46,10 @@ def test_off_never_imports_it_and_asked_for_but_missing_is_refused(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     config = cases.config(tmp_path, tiny_backbone_dir("llama"), cases.LORA)
-    assert tracking.start_wandb(config, "name") is None
+    assert tracking.start_wandb(config, "name", "id") is None
     config.runtime.wandb = "offline"
     with pytest.raises(ConfigError, match=r"runtime\.wandb=offline: wandb is not installed"):
-        tracking.start_wandb(config, "name")
+        tracking.start_wandb(config, "name", "id")
 
 
 def test_progress_shows_loss_speed_and_time_left(tiny_backbone_dir, tmp_path: Path, capfd) -> None:
@@ -72,7 +72,7 @@ def test_offline_run_is_written_into_the_runs_directory(tiny_backbone_dir, tmp_p
     config.runtime.wandb, config.runtime.experiment = "offline", "table9"
     processes.run(runs.complete, config, log=tmp_path / "log")
     (written,) = (run_dir / "wandb").glob("offline-run-*/*.wandb")
-    assert "suite-tiny-lora-seed1" in written.name
+    assert runs.record(config)["wandb_id"] in written.name
     assert b"table9" in written.read_bytes()
 
 

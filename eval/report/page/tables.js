@@ -117,14 +117,12 @@ async function openRun(run) {
   const i = data.runs.indexOf(run);
   const [details, curves] = await Promise.all([unpack("details"), unpack("curves")]);
   const dialog = $("#dialog");
-  const command = `python scripts/run.py backbone=${run.backbone} method=${run.method} suite=${run.suite} seed=${run.seed}`;
   const line = (kind) => [{ xs: curves[i][kind][0], ys: curves[i][kind][1], ...series(run.method), label: methodLabel(run.method) }];
   const width = Math.max(270, Math.min(460, window.innerWidth * 0.96 - 40));
   dialog.replaceChildren(
     h("div", { class: "dialog-head" }, h("h2", { id: "dialog-title" }, `${methodLabel(run.method)}, ${backboneLabel(run.backbone)}, seed ${run.seed}`, rehearsalBadge()),
       h("button", { type: "button", id: "close", onclick: () => dialog.close() }, "Close")),
     h("p", {}, `Status: ${run.status}. `, run.why && h("span", { class: "warning" }, run.why)),
-    h("pre", {}, command),
     h("table", { class: "pairs" }, h("tbody", {}, columns().map((c) => {
       const cell = run.cells[state.protocol]?.[c.key];
       return h("tr", {}, h("th", { scope: "row" }, c.label), h("td", {}, cell ? number(cell[0]) + (cell.length > 1 ? `  (95 %: ${number(cell[1])} – ${number(cell[2])})` : "") : "—"));
