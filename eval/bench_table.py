@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from dypam.config import Backbone
 from eval import stats
 from eval.aggregate import is_rehearsal
+from eval.captions import REHEARSAL
 from eval.layout import Cell, Column, Layout, Line, Table
 from eval.published.numbers import read_published
-from eval.tables import REHEARSAL
 
 if TYPE_CHECKING:
     from eval.bench import How, Measured, Options

@@ -1,7 +1,7 @@
 """Which runs may not stand in one table, and what a table must say of those that do.
 
 Runs whose configuration or backbone differs where it must not are refused by name; code states and settings
-that may differ are noted, and the notes go into every table's caption.
+that may differ are noted, and the notes stand under every table.
 """
 
 from __future__ import annotations
