@@ -4,7 +4,8 @@
   python scripts/table.py method=base,lora,dypam seed=2333,1000 table.name=mine 'table.show=[seed,mean]'
   python scripts/table.py experiment=demo --pdf        (a PDF too; needs pdflatex)
 
-Runs are named as for run.py -m; those that are missing stay visibly missing.  Files only, no model.
+Runs are named as for run.py -m, with the same overrides; those that are missing, or were run with another
+configuration, stay visibly missing.  Files only, no model.
 """
 
 import sys
