@@ -1,7 +1,7 @@
-"""Write the results page: every run under results/, in one HTML file that needs no server and no network.
+"""Write the results page: every run under results/runs, in one HTML file that needs no server and no network.
 
   python scripts/report.py
-  python scripts/report.py results=results runtime.data_mirror=/path/to/LLM-Adapters
+  python scripts/report.py results=results/comparison runtime.data_mirror=/path/to/LLM-Adapters
 
 Writes results/report.html.  Finished runs are scored first where they have no scores yet.
 """
