@@ -5,7 +5,8 @@
   python scripts/figures.py method=dypam,lora seed=2333,1000            (loss curves of any runs)
 
 Runs are named as for run.py -m, with the same overrides.  What a model was asked for stays in
-results/figures/data until backbone or adapter change; figure.again=true asks anew.  Pictures go to results/figures, 3.33 or 6.66 inches wide, as the paper's columns.
+results/figures/data until backbone or adapter change; figure.again=true asks anew.  Pictures go to
+results/figures, 3.33 or 6.66 inches wide, as the paper's columns.
 """
 
 import sys
