@@ -6,6 +6,8 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ PRELOAD = ["tests.train.preload"]
 PATIENCE = 240
 
 
+@cache
 def context() -> Any:
     """One fork server a test process; torch and DeepSpeed are imported there, and no group is joined."""
     os.environ.update(OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
+    forkserver._forkserver._stop()  # a server that something else has started does not have the imports
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(PRELOAD)
     return server

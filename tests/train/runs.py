@@ -1,6 +1,8 @@
 """Train small runs in this process, or in fresh ones, and look at what they left."""
 
 import json
+import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from dypam import distributed
 from dypam.config import RunConfig
 from dypam.lease import Lease
 from dypam.train import train
+from tests.train import processes
 
 
 def complete(config: RunConfig) -> dict[str, Any]:
@@ -20,6 +23,22 @@ def complete(config: RunConfig) -> dict[str, Any]:
         with Lease.acquire(config.run_dir) as lease:
             train(config, lease)
     return record(config)
+
+
+def killed(config: RunConfig, event: str, tmp_path: Path, world: int = 1) -> None:
+    """Train until `event`, and see that SIGKILL came there and nowhere else."""
+    proof = tmp_path / "proof"
+    log = tmp_path / "killed.log"
+    processes.run(
+        complete,
+        config,
+        log=log,
+        world=world,
+        expect=-signal.SIGKILL,
+        DYPAM_KILL_AT=event,
+        DYPAM_KILL_PROOF=str(proof),
+    )
+    assert re.match(rf"{event.split(':')[0]} \d+\n", proof.read_text())
 
 
 def record(config: RunConfig) -> dict[str, Any]:
