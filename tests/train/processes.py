@@ -4,25 +4,36 @@ import multiprocessing
 import os
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable
-from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 PRELOAD = ["tests.train.preload"]
 PATIENCE = 240
+LOCK = threading.Lock()
+_ours: int | None = None
 
 
-@cache
 def context() -> Any:
-    """One fork server a test process; torch and DeepSpeed are imported there, and no group is joined."""
+    """One fork server a test process; torch and DeepSpeed are imported there, and no group is joined.
+
+    A server that another test has started does not have the imports, and is replaced.
+    """
+    global _ours
     os.environ.update(OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
-    forkserver._forkserver._stop()  # a server that something else has started does not have the imports
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(PRELOAD)
-    return server
+    context, server = multiprocessing.get_context("forkserver"), forkserver._forkserver
+    with LOCK:
+        if server._forkserver_pid is not None:
+            server.ensure_running()
+        if server._forkserver_pid != _ours:
+            server._stop()
+        context.set_forkserver_preload(PRELOAD)
+        server.ensure_running()
+        _ours = server._forkserver_pid
+    return context
 
 
 def run(
