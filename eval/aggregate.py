@@ -42,6 +42,11 @@ class Key(NamedTuple):
         """Return the key of a run."""
         return cls(run.backbone.name, str(run.method["name"]), run.seed)
 
+    @classmethod
+    def recorded(cls, identity: Mapping[str, Any]) -> Key:
+        """Return the key of a run by the identity in its record."""
+        return cls(identity["backbone"]["name"], identity["method"]["name"], identity["seed"])
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -252,6 +257,6 @@ def _score(task: tuple[Path, dict[str, Any], Source, bool]) -> dict[str, Any] | 
 
 
 def _check_place(key: Key, identity: dict[str, Any]) -> None:
-    found = Key(identity["backbone"]["name"], identity["method"]["name"], identity["seed"])
+    found = Key.recorded(identity)
     if found != key:
         raise ConfigError(f"the directory of run {key} holds run {found}: move it to its own place.")

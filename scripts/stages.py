@@ -17,8 +17,10 @@ from eval.score import ScoreError, are_current, expected, score_run
 
 def run(config: RunConfig) -> None:
     """Train, generate and score; stages that are done are not done again, nor is torch loaded for them."""
-    if not Record.open(config.run_dir, config, None).finished():
+    record = Record.open(config.run_dir, config, None)
+    if not record.finished():
         _prepare(config)
+    if not record.finished("train"):
         _check_tests(config)
     with _lease(
         config

@@ -77,7 +77,7 @@ def gather(results: Path, source: Source, *, workers: int = 2) -> Gathered:
             continue
         assert record is not None
         identity = record["identity"]
-        key = Key(identity["backbone"]["name"], identity["method"]["name"], identity["seed"])
+        key = Key.recorded(identity)
         suite = identity["suite"]["name"]
         if path.parent != results / "runs" / suite / str(key):
             gathered.warnings.append(
